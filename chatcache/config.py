@@ -1,0 +1,36 @@
+"""What a service is opened with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+EMBEDDED_MODEL = "smollm2-135m-instruct"
+DEFAULT_DISK_QUOTA_BYTES = 10 * 2**30
+
+
+def default_data_dir() -> Path:
+    """The user's data folder, as the operating system names it."""
+    return Path(platformdirs.user_data_dir("chatcache", appauthor=False))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Everything a `ChatService` needs to know; see the README for the meaning of each.
+
+    `model` is the embedded default's name, a local folder, a hub id or a `.gguf` file. None for `max_context_tokens`
+    means what the model supports; None for `memory_budget_bytes` means measured free memory, less a reserve.
+    """
+
+    model: str = EMBEDDED_MODEL
+    data_dir: Path = field(default_factory=default_data_dir)
+    device: str = "auto"
+    dtype: str = "auto"
+    weights: str = "auto"
+    cache: str = "auto"
+    max_context_tokens: int | None = None
+    memory_budget_bytes: int | None = None
+    disk_quota_bytes: int = DEFAULT_DISK_QUOTA_BYTES
+    max_concurrent_turns: int = 2

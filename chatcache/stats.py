@@ -1,0 +1,149 @@
+"""What a turn is asked for and what it reports: `Sampling`, `TurnStats` and the values inside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from chatcache.errors import InvalidInputError
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    CONTEXT_FULL = "context-full"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
+class MissReason(StrEnum):
+    """Why cached tokens could not be used as far as they reached."""
+
+    TEMPLATE = "template"
+    """The model's template rewrote history."""
+    NO_CACHE = "no-cache"
+    """The session has no live cache (new process, evicted, or cache="none")."""
+    HISTORY = "history"
+    """Another branch, an edit, or a changed system prompt."""
+    NOT_CROPPABLE = "not-croppable"
+    """The cache holds recurrent state that cannot be cropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """`num_tokens` of the prompt came from `source`: "live", "disk" or "prefix"."""
+
+    source: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStats:
+    """What one turn did. `num_prompt_tokens == num_cached_tokens + num_computed_tokens`, always.
+
+    `num_recomputed_tokens` counts tokens forwarded again after a repair, on top of the computed ones.
+    `num_completion_tokens` counts sampled tokens, the terminator included. `miss_index` is the index in the prompt of
+    the first token that could have been cached and was not.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    ttft_s: float | None = None
+    restore_s: float | None = None
+    prefill_s: float | None = None
+    decode_tokens_per_s: float | None = None
+    cache_kind: str = "dynamic"
+    cache_bytes: int = 0
+    reuse: tuple[Reuse, ...] = ()
+    miss_reason: MissReason | None = None
+    miss_index: int | None = None
+    finish_reason: FinishReason | None = None
+    fallbacks: tuple[str, ...] = ()
+    seed: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, for the store."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TurnStats:
+        """From stored values; unknown keys (a newer version's) are ignored, missing ones take their defaults."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {k: v for k, v in data.items() if k in known}
+        values["reuse"] = tuple(Reuse(**r) for r in values.get("reuse", ()))
+        values["fallbacks"] = tuple(values.get("fallbacks", ()))
+        for key, enum in (("miss_reason", MissReason), ("finish_reason", FinishReason)):
+            if values.get(key) is not None:
+                values[key] = enum(values[key])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. None means: the model's generation_config, else the defaults of `resolve`.
+
+    temperature 0 is greedy. `stop` are strings that end a reply and are not part of it.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("temperature", self.temperature, 0.0, 10.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
+        _check_whole("top_k", self.top_k, 0)
+        _check_whole("max_new_tokens", self.max_new_tokens, 1)
+        _check_whole("seed", self.seed, 0)
+        if self.seed is not None and self.seed >= 2**63:
+            raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.")
+        if self.stop is not None and (isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop)):
+            raise InvalidInputError("stop must be a list of non-empty strings.")
+
+    def merged(self, fallback: Sampling) -> Sampling:
+        """This one, with what is None taken from `fallback`."""
+        mine = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(fallback, **{k: v for k, v in mine.items() if v is not None})
+
+    def to_json(self) -> dict[str, Any]:
+        """What is set, as plain JSON values."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sampling:
+        """From stored values; unknown keys are ignored. Raises InvalidInputError on values out of range."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {k: v for k, v in data.items() if k in known}
+        if isinstance(values.get("stop"), list):
+            values["stop"] = tuple(values["stop"])
+        return cls(**values)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidInputError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}.")
+
+
+def _check_whole(name: str, value: int | None, low: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InvalidInputError(f"{name} must be a whole number of at least {low}, not {value!r}.")

@@ -1,0 +1,35 @@
+"""What can go wrong in `storage`.
+
+    StoreError
+    ├── RowNotFoundError      no such session or message for this owner
+    ├── StaleVersionError     the row changed since the caller read it
+    ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
+    └── DataDirError          the data directory cannot be used
+        └── DataDirLockedError    another process has it open
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of every error that `storage` raises on purpose."""
+
+
+class RowNotFoundError(StoreError):
+    """No such row for this owner. Other owners' rows are reported the same way."""
+
+
+class StaleVersionError(StoreError):
+    """The row was changed by somebody else since the caller read it."""
+
+
+class InvalidRecordError(StoreError):
+    """The record would break an invariant of the message tree."""
+
+
+class DataDirError(StoreError):
+    """The data directory cannot be created, read or written."""
+
+
+class DataDirLockedError(DataDirError):
+    """Another process holds the data directory."""
