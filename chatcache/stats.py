@@ -113,7 +113,9 @@ class Sampling:
         _check_whole("seed", self.seed, 0)
         if self.seed is not None and self.seed >= 2**63:
             raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.")
-        if self.stop is not None and (isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop)):
+        if self.stop is not None and (
+            isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop)
+        ):
             raise InvalidInputError("stop must be a list of non-empty strings.")
 
     def merged(self, fallback: Sampling) -> Sampling:

@@ -1,0 +1,32 @@
+"""`ChangeBoard`: which version each session has reached, for windows that wait to hear of it."""
+
+from __future__ import annotations
+
+import threading
+
+
+class ChangeBoard:
+    """Session id → newest version known to this process (which holds the data directory alone). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def publish(self, session_id: str, version: int) -> None:
+        """Tell everybody who waits that the session has reached `version`."""
+        with self._changed:
+            self._versions[session_id] = max(version, self._versions.get(session_id, 0))
+            self._changed.notify_all()
+
+    def wait(self, session_id: str, *, since: int, timeout_s: float | None) -> int:
+        """Wait until the version is above `since`, the time is over, or the board closes; return the newest."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._versions.get(session_id, 0) > since, timeout_s)
+            return max(since, self._versions.get(session_id, 0))
+
+    def close(self) -> None:
+        """Let every waiter go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

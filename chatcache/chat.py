@@ -1,0 +1,379 @@
+"""`ChatService`: everything a page or a script can do, for one owner.
+
+It decides what may follow what: tips, branches, busy sessions, the bin. Tensors are the model thread's (`scheduler`),
+rows are `storage`'s, pixels are `ui`'s. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from chatcache.config import ServiceConfig
+from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError, UnsupportedOptionError
+from chatcache.events import Reply
+from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
+from chatcache.runtime import Progress, Runtime, translated_store_errors
+from chatcache.stats import Sampling, TurnStats
+from chatcache.text_input import clean_message, clean_text, clean_title, title_from
+from chatcache.turn import Turn
+from storage.records import ChatSession, Message, Role
+
+logger = logging.getLogger(__name__)
+
+LOCAL_OWNER = "local"
+
+
+class ChatService:
+    """The product's surface (DESIGN section 5). Open one per process with `open`; `for_owner` gives it to others.
+
+    Raises, besides what each method names: NotFoundError for ids that are unknown or another owner's, StorageError
+    when the disk or the database fails.
+    """
+
+    def __init__(self, runtime: Runtime, owner: str) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._starter = runtime.starter
+        self._owner = owner
+
+    @classmethod
+    def open(cls, config: ServiceConfig, progress: Progress = logger.info) -> ChatService:
+        """Lock the data directory, load the model, start the model thread.
+
+        Raises DataDirLockedError, StorageError, ModelLoadError, UnsupportedOptionError; nothing stays open then.
+        """
+        return cls(Runtime.open(config, progress), LOCAL_OWNER)
+
+    def for_owner(self, owner: str) -> ChatService:
+        """The same service for another person: sees and touches only that owner's sessions and caches."""
+        if not owner or clean_text(owner) != owner:
+            raise InvalidInputError("An owner's name must be non-empty text without control characters.")
+        return ChatService(self._runtime, owner)
+
+    def close(self) -> None:
+        """Stop running turns, store their replies, let the data directory go. Ends the service of every owner."""
+        self._runtime.close()
+
+    # ------------------------------------------------------------------ turns
+
+    def send(
+        self,
+        session_id: str,
+        text: str,
+        sampling: Sampling | None = None,
+        parent_id: str | None = None,
+        request_id: str | None = None,
+    ) -> Turn:
+        """Add a message at the tip and have it answered. Returns once both rows are stored.
+
+        `parent_id`: the reply the caller believes to be the tip. The same `request_id` gives the same turn.
+        Raises InvalidInputError, SessionBusyError, StaleTipError, ContextFullError; nothing is stored then.
+        """
+        text = clean_message(text)
+        with self._exclusive(session_id) as session:
+            if (earlier := self._starter.earlier(session, request_id)) is not None:
+                return earlier
+            self._refuse_if_busy(session)
+            if parent_id is not None and parent_id != session.tip_id:
+                raise StaleTipError(
+                    "This chat has moved on in another window. Nothing was sent; look at it and send again."
+                )
+            branch = self._store.branch(self._owner, session.id)
+            turn = self._starter.start(session, branch, sampling, user_text=text, request_id=request_id)
+            if not session.title:
+                self._changed(self._store.update_session(self._owner, session.id, title=title_from(text)))
+            return turn
+
+    def regenerate(
+        self,
+        session_id: str,
+        message_id: str | None = None,
+        sampling: Sampling | None = None,
+        request_id: str | None = None,
+    ) -> Turn:
+        """Write a new alternative of a reply (default: the tip); the old one and what follows it are kept.
+
+        Raises InvalidInputError when there is no reply to write anew, SessionBusyError, ContextFullError.
+        """
+        with self._exclusive(session_id) as session:
+            if (earlier := self._starter.earlier(session, request_id)) is not None:
+                return earlier
+            self._refuse_if_busy(session)
+            reply = self._reply_of(session, message_id or session.tip_id, "write anew")
+            assert reply.parent_id is not None
+            branch = self._store.branch(self._owner, session.id, reply.parent_id)
+            return self._starter.start(session, branch, sampling, alternative_of=reply, request_id=request_id)
+
+    def continue_reply(self, session_id: str, sampling: Sampling | None = None, request_id: str | None = None) -> Turn:
+        """Go on writing the tip reply where it ended, by a second turn.
+
+        Raises InvalidInputError when there is no reply at the tip or it has answers below it, SessionBusyError,
+        ContextFullError.
+        """
+        with self._exclusive(session_id) as session:
+            if (earlier := self._starter.earlier(session, request_id)) is not None:
+                return earlier
+            self._refuse_if_busy(session)
+            reply = self._reply_of(session, session.tip_id, "continue")
+            assert reply.parent_id is not None
+            branch = self._store.branch(self._owner, session.id, reply.parent_id)
+            return self._starter.start(session, branch, sampling, continued=reply, request_id=request_id)
+
+    def edit(self, message_id: str, text: str, sampling: Sampling | None = None, request_id: str | None = None) -> Turn:
+        """Change what was said, keeping what stood there.
+
+        A user message: a new branch with the new text, and a reply to it. A reply: a new alternative with the given
+        text, without a model call; the turn returned has already ended. Stops a running turn first.
+        """
+        text = clean_message(text)
+        message = self._message(message_id)
+        with self._exclusive(message.session_id) as session:
+            if (earlier := self._starter.earlier(session, request_id)) is not None:
+                return earlier
+            self._runtime.runner.stop_and_wait(session.id)
+            if message.role is Role.ASSISTANT:
+                return self._edit_reply(message, text)
+            above = message.parent_id
+            branch = self._store.branch(self._owner, session.id, above) if above is not None else ()
+            return self._starter.start(session, branch, sampling, user_text=text, request_id=request_id)
+
+    def rollback(self, session_id: str, turns: int = 1) -> Rollback:
+        """Go back by whole turns; what is undone stays stored. Computes nothing. Stops a running turn first.
+
+        Raises InvalidInputError when `turns` is below 1 or more than there are.
+        """
+        if turns < 1:
+            raise InvalidInputError("Roll back by at least one turn.")
+        with self._exclusive(session_id) as session:
+            self._runtime.runner.stop_and_wait(session.id)
+            branch = self._store.branch(self._owner, session.id)
+            if turns * 2 > len(branch):
+                raise InvalidInputError(f"There are only {len(branch) // 2} turns to roll back.")
+            prompt, undone = branch[-2 * turns], branch[-1]
+            return Rollback(
+                self._changed(self._store.set_tip(self._owner, session.id, prompt.parent_id)), undone, prompt
+            )
+
+    def select(self, message_id: str) -> ChatSession:
+        """Make this message's branch the current one, down to the leaf last viewed. Stops a running turn first."""
+        message = self._message(message_id)
+        with self._exclusive(message.session_id) as session:
+            self._runtime.runner.stop_and_wait(session.id)
+            leaf = self._store.leaf_of(self._owner, message.id)
+            return self._changed(self._store.set_tip(self._owner, session.id, leaf.id))
+
+    def active_turn(self, session_id: str) -> Turn | None:
+        """The turn that runs or waits in this session, if any."""
+        return self._runtime.runner.active(self.get_session(session_id).id)
+
+    # --------------------------------------------------------------- sessions
+
+    def create_session(
+        self,
+        system_prompt: str | None = None,
+        title: str | None = None,
+        sampling: Sampling | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> ChatSession:
+        """A new, empty chat. Without a title it takes one from its first message."""
+        with translated_store_errors():
+            return self._store.create_session(
+                self._owner,
+                title=clean_title(title or ""),
+                system_prompt=_clean_system_prompt(system_prompt),
+                sampling=(sampling or Sampling()).to_json(),
+                settings=self._checked_settings(settings or {}),
+                template_vars=self._runtime.prompts.frozen_template_vars(datetime.now(UTC)),
+            )
+
+    def get_session(self, session_id: str) -> ChatSession:
+        """The session, deleted or not."""
+        with translated_store_errors():
+            return self._store.get_session(self._owner, session_id)
+
+    def sessions(
+        self, query: str | None = None, deleted: bool = False, limit: int = 50, offset: int = 0
+    ) -> tuple[ChatSession, ...]:
+        """Chats, pinned ones first, then by last change; `query` looks in titles and messages."""
+        with translated_store_errors():
+            return tuple(self._store.sessions(self._owner, query=query, deleted=deleted, limit=limit, offset=offset))
+
+    def update_session(self, session_id: str, **changes: Any) -> ChatSession:
+        """Change title, pinned, system_prompt, sampling or settings; what is not named stays.
+
+        Raises InvalidInputError for other names, UnsupportedOptionError for settings this version does not have.
+        """
+        unknown = changes.keys() - {"title", "pinned", "system_prompt", "sampling", "settings"}
+        if unknown:
+            raise InvalidInputError(f"A chat has no {', '.join(sorted(unknown))} to change.")
+        if "title" in changes:
+            changes["title"] = clean_title(changes["title"] or "")
+        if "system_prompt" in changes:
+            changes["system_prompt"] = _clean_system_prompt(changes["system_prompt"])
+        if "sampling" in changes:
+            changes["sampling"] = (changes["sampling"] or Sampling()).to_json()
+        if "settings" in changes:
+            changes["settings"] = self._checked_settings(changes["settings"] or {})
+        with self._exclusive(session_id):
+            return self._changed(self._store.update_session(self._owner, session_id, **changes))
+
+    def delete(self, session_id: str) -> ChatSession:
+        """Put a chat into the bin. Stops a running turn first and drops the live cache; no word is lost."""
+        with self._exclusive(session_id):
+            self._runtime.runner.stop_and_wait(session_id)
+            session = self._changed(self._store.delete(self._owner, session_id))
+        self.drop_cache(session_id)
+        return session
+
+    def undelete(self, session_id: str) -> ChatSession:
+        """Take a chat out of the bin."""
+        with self._exclusive(session_id, deleted=True):
+            return self._changed(self._store.undelete(self._owner, session_id))
+
+    def purge(self, session_id: str) -> None:
+        """Remove a chat that is in the bin for good. Raises InvalidInputError when it is not in the bin."""
+        with self._exclusive(session_id, deleted=True) as session:
+            if session.deleted_at is None:
+                raise InvalidInputError("Only a chat in the bin can be removed for good; delete it first.")
+            self._store.purge(self._owner, session_id)
+
+    def fork(self, message_id: str) -> ChatSession:
+        """A new session with copies of the branch down to this message. Raises SessionBusyError while it is written."""
+        message = self._message(message_id)
+        with self._exclusive(message.session_id) as session:
+            turn = self._runtime.runner.active(session.id)
+            if turn is not None and turn.reply_id == message.id:
+                raise SessionBusyError("This reply is still being written. Stop it or wait, then fork.")
+            return self._store.fork(self._owner, message.id, title=f"{session.title} (fork)".strip())
+
+    # ---------------------------------------------------------------- reading
+
+    def messages(self, session_id: str) -> tuple[Message, ...]:
+        """The current branch, from the first message to the tip."""
+        with translated_store_errors():
+            return self._store.branch(self._owner, session_id)
+
+    def alternatives(self, message_id: str) -> tuple[Message, ...]:
+        """The message and its siblings, oldest first."""
+        with translated_store_errors():
+            return self._store.alternatives(self._owner, message_id)
+
+    def turn_stats(self, reply_ids: Sequence[str]) -> dict[str, TurnStats]:
+        """What the last turn of each reply cost; replies without a finished turn (edited, imported) are left out."""
+        with translated_store_errors():
+            turns = self._store.latest_turns(self._owner, reply_ids)
+        return {reply_id: TurnStats.from_json(turn.stats) for reply_id, turn in turns.items() if turn.stats}
+
+    def wait_for_change(self, session_id: str, since: int, timeout_s: float | None = None) -> int:
+        """Wait until the session's version is above `since` or the time is over; returns the version reached."""
+        version = self.get_session(session_id).version
+        if version > since:
+            return version
+        return self._runtime.changes.wait(session_id, since=since, timeout_s=timeout_s)
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """The loaded model."""
+        return self._runtime.model_info
+
+    def cache_report(self, session_id: str) -> CacheReport:
+        """The session's live cache beside all live caches of this owner."""
+        self.get_session(session_id)
+        runtime = self._runtime
+        mine = [c for c in runtime.scheduler.call(runtime.pool.report) if c.owner == self._owner]
+        live = next((c for c in mine if c.session_id == session_id), None)
+        return CacheReport(
+            kind=live.kind if live else runtime.model_info.cache_kind,
+            is_live=live is not None,
+            num_tokens=live.num_tokens if live else 0,
+            num_bytes=live.num_bytes if live else 0,
+            num_sessions=len(mine),
+            total_bytes=sum(c.num_bytes for c in mine),
+            max_context_tokens=runtime.model_info.max_context_tokens,
+        )
+
+    def storage_report(self) -> StorageReport:
+        """What this owner's chats take on disk."""
+        with translated_store_errors():
+            counts = self._store.counts(self._owner)
+        return StorageReport(
+            num_sessions=counts.num_sessions,
+            num_deleted_sessions=counts.num_deleted_sessions,
+            num_messages=counts.num_messages,
+            database_bytes=self._runtime.database.num_bytes(),
+        )
+
+    def prefetch(self, session_id: str) -> bool:
+        """Make the session's cache ready before it is needed; whether it is live. Nothing is computed for it."""
+        return self.cache_report(session_id).is_live
+
+    def drop_cache(self, session_id: str) -> None:
+        """Free the session's live cache; its text stays and the next turn computes what it needs. Waits for a turn."""
+        self.get_session(session_id)
+        runtime = self._runtime
+        with runtime.session_lock(session_id):
+            turn = runtime.runner.active(session_id)
+            if turn is not None:
+                turn.result()
+            runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
+
+    # ---------------------------------------------------------------- private
+
+    def _edit_reply(self, reply: Message, text: str) -> Turn:
+        message, session = self._store.add_alternative(
+            self._owner,
+            reply.id,
+            text=text,
+            token_ids=self._runtime.prompts.encode_reply(text),
+            tokenizer_digest=self._runtime.loaded.tokenizer_digest,
+        )
+        self._changed(session)
+        return Turn.finished(Reply(message, TurnStats()), turn_id=message.id)
+
+    def _reply_of(self, session: ChatSession, message_id: str | None, purpose: str) -> Message:
+        if message_id is None:
+            raise InvalidInputError(f"There is no reply to {purpose} yet. Send a message first.")
+        message = self._message(message_id)
+        if message.session_id != session.id:
+            raise NotFoundError("That message is not in this chat.")
+        if message.role is not Role.ASSISTANT:
+            raise InvalidInputError(f"There is nothing to {purpose} in a message of your own; choose a reply.")
+        return message
+
+    def _refuse_if_busy(self, session: ChatSession) -> None:
+        if self._runtime.runner.active(session.id) is not None:
+            raise SessionBusyError("A reply is being written in this chat. Wait for it or stop it first.")
+
+    def _message(self, message_id: str) -> Message:
+        with translated_store_errors():
+            return self._store.get_message(self._owner, message_id)
+
+    def _checked_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = settings.keys() - {"thinking"}
+        if unknown:
+            raise UnsupportedOptionError(f"This version has no chat setting named {', '.join(sorted(unknown))}.")
+        if "thinking" in settings and not self._runtime.prompts.supports_thinking_switch:
+            raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
+        return dict(settings)
+
+    @contextlib.contextmanager
+    def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
+        """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
+        with self._runtime.session_lock(session_id), translated_store_errors():
+            session = self._store.get_session(self._owner, session_id)
+            if session.deleted_at is not None and not deleted:
+                raise NotFoundError("This chat is in the bin. Restore it to go on.")
+            yield session
+
+    def _changed(self, session: ChatSession) -> ChatSession:
+        self._runtime.changes.publish(session.id, session.version)
+        return session
+
+
+def _clean_system_prompt(text: str | None) -> str | None:
+    cleaned = clean_text(text or "")
+    return cleaned if cleaned.strip() else None

@@ -1,0 +1,55 @@
+"""What the service tells about itself: plain values for pages and scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chatcache.stats import Sampling
+from storage.records import ChatSession, Message
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model. `notices` are sentences a person should see."""
+
+    name: str
+    digest: str
+    device: str
+    dtype: str
+    cache_kind: str
+    max_context_tokens: int
+    default_sampling: Sampling
+    supports_thinking_switch: bool
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """A session's live cache (zeros where there is none) beside all live caches of its owner."""
+
+    kind: str
+    is_live: bool
+    num_tokens: int
+    num_bytes: int
+    num_sessions: int
+    total_bytes: int
+    max_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReport:
+    """What the owner's chats take on disk. `database_bytes` is the whole file, all owners together."""
+
+    num_sessions: int
+    num_deleted_sessions: int
+    num_messages: int
+    database_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What a rollback did. `select(undone.id)` is redo; `prompt` is the undone message whose text can be sent anew."""
+
+    session: ChatSession
+    undone: Message
+    prompt: Message

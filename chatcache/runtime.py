@@ -1,0 +1,129 @@
+"""`Runtime`: what the services of all owners share, put together once.
+
+It knows how the parts fit (store, model, prompts, pool, scheduler) and in which order they open and close. What a
+person may do with them is `chat.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+from chatcache.cache.kinds import make_session_cache, resolve_kind
+from chatcache.changes import ChangeBoard
+from chatcache.config import ServiceConfig
+from chatcache.engine import TurnRequest, TurnRun
+from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
+from chatcache.loader import LoadedModel, load_model
+from chatcache.prompt import PromptBuilder
+from chatcache.reports import ModelInfo
+from chatcache.scheduler import Scheduler
+from chatcache.session_pool import SessionPool
+from chatcache.turn import Turn
+from chatcache.turn_runner import TurnRunner
+from chatcache.turn_starter import TurnStarter
+from storage import errors as store_errors
+from storage.chat_store import ChatStore
+from storage.database import Database
+
+Progress = Callable[[str], None]
+
+
+class Runtime:
+    """One open data directory, one loaded model, one model thread: everything but the owner."""
+
+    def __init__(self, database: Database, loaded: LoadedModel, config: ServiceConfig) -> None:
+        self.database = database
+        self.store = ChatStore(database)
+        self.loaded = loaded
+        self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
+        kind = resolve_kind(loaded.model, config.cache)
+        self.pool = SessionPool(lambda: make_session_cache(loaded.model, kind))
+        self.scheduler = Scheduler(config.max_concurrent_turns)
+        self.changes = ChangeBoard()
+        self.runner = TurnRunner(
+            store=self.store,
+            scheduler=self.scheduler,
+            make_run=self._make_run,
+            on_stored=lambda session: self.changes.publish(session.id, session.version),
+        )
+        self.starter = TurnStarter(self.store, loaded, self.prompts, self.runner)
+        self.model_info = ModelInfo(
+            name=loaded.name,
+            digest=loaded.digest,
+            device=str(loaded.model.device),
+            dtype=str(loaded.model.dtype).removeprefix("torch."),
+            cache_kind=kind,
+            max_context_tokens=loaded.max_context_tokens,
+            default_sampling=loaded.default_sampling,
+            supports_thinking_switch=self.prompts.supports_thinking_switch,
+            notices=loaded.notices,
+        )
+        self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
+        self._locks_lock = threading.Lock()
+
+    @classmethod
+    def open(cls, config: ServiceConfig, progress: Progress) -> Runtime:
+        """Lock the data directory, load the model, start the model thread. On an error nothing stays open."""
+        with translated_store_errors():
+            database = Database.open(config.data_dir)
+        try:
+            with translated_store_errors():
+                interrupted = ChatStore(database).mark_interrupted()
+            if interrupted:
+                progress(
+                    f"{interrupted} replies were being written when chatcache last ended; Continue goes on with them."
+                )
+            return cls(database, load_model(config, progress), config)
+        except BaseException:
+            database.close()
+            raise
+
+    def session_lock(self, session_id: str) -> _SessionLock:
+        """The lock under which a session is changed; re-entrant."""
+        with self._locks_lock:
+            return self._session_locks.setdefault(session_id, _SessionLock())
+
+    def close(self) -> None:
+        """Stop running turns, store their replies, end the model thread, let the data directory go."""
+        self.runner.close()
+        self.changes.close()
+        self.scheduler.close()
+        self.database.close()
+
+    def _make_run(self, turn: Turn, request: TurnRequest) -> TurnRun:
+        return TurnRun(
+            self.loaded, self.prompts, self.pool, request, emit=turn.emit, should_stop=lambda: turn.stop_requested
+        )
+
+
+class _SessionLock:
+    """A re-entrant lock that can be weakly referenced: it lives while somebody holds or awaits it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def translated_store_errors() -> Iterator[None]:
+    """Storage's errors as the ones people and scripts know."""
+    try:
+        yield
+    except store_errors.RowNotFoundError as error:
+        raise NotFoundError(str(error)) from error
+    except store_errors.StaleVersionError as error:
+        raise StaleTipError(str(error)) from error
+    except store_errors.InvalidRecordError as error:
+        raise InvalidInputError(str(error)) from error
+    except store_errors.DataDirLockedError as error:
+        raise DataDirLockedError(str(error)) from error
+    except store_errors.StoreError as error:
+        raise StorageError(str(error)) from error

@@ -1,0 +1,151 @@
+"""`TurnRunner`: turns begun in the store, run on the model thread, written down while they run and when they end.
+
+It knows which session has a turn running. It does not know what a message may follow, nor who may ask: that is
+`chat.py`. One `_TurnJob` joins the engine's `TurnRun`, the `Turn` people read and the store's rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
+from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
+from chatcache.scheduler import Scheduler
+from chatcache.stats import FinishReason
+from chatcache.turn import Turn
+from storage.chat_store import BegunTurn, ChatStore
+from storage.errors import StoreError
+from storage.records import ChatSession, Message, MessageStatus
+
+logger = logging.getLogger(__name__)
+
+SAVE_INTERVAL_S = 1.0
+
+MakeRun = Callable[[Turn, TurnRequest], TurnRun]
+
+
+class TurnRunner:
+    """Starts turns and knows the running ones. Thread-safe; at most one turn per session (the caller sees to that)."""
+
+    def __init__(
+        self, *, store: ChatStore, scheduler: Scheduler, make_run: MakeRun, on_stored: Callable[[ChatSession], None]
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._make_run = make_run
+        self._on_stored = on_stored
+        self._active: dict[str, Turn] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+
+    def start(self, begun: BegunTurn, request: TurnRequest) -> Turn:
+        """Queue a turn whose rows are stored; returns its handle at once."""
+        turn = Turn(
+            turn_id=begun.turn.id,
+            session_id=begun.session.id,
+            reply_id=begun.reply.id,
+            request_id=begun.turn.request_id,
+        )
+        turn.emit(StatusEvent(Phase.QUEUED))
+        with self._lock:
+            self._active[turn.session_id] = turn
+        self._on_stored(begun.session)
+        self._scheduler.submit(_TurnJob(self, turn, begun, request))
+        return turn
+
+    def active(self, session_id: str) -> Turn | None:
+        """The turn that runs or waits in this session, if any."""
+        with self._lock:
+            return self._active.get(session_id)
+
+    def stop_and_wait(self, session_id: str) -> None:
+        """End the session's turn, if one runs, and wait until its reply is stored."""
+        turn = self.active(session_id)
+        if turn is not None:
+            turn.stop()
+            turn.result()
+
+    def close(self) -> None:
+        """Stop every turn and wait until their replies are stored."""
+        with self._lock:
+            self._closing = True
+            turns = list(self._active.values())
+        for turn in turns:
+            turn.stop()
+        for turn in turns:
+            turn.result()
+
+    def _finish(self, turn: Turn, begun: BegunTurn, outcome: TurnOutcome) -> None:
+        stats, reply = outcome.stats, outcome.reply
+        if self._closing and stats.finish_reason is FinishReason.CANCELLED:
+            stats = dataclasses.replace(stats, finish_reason=FinishReason.INTERRUPTED)
+        message: Message = dataclasses.replace(
+            begun.reply,
+            text=reply.text,
+            reasoning=reply.reasoning,
+            token_ids=reply.token_ids,
+            status=MessageStatus.COMPLETE,
+        )
+        session = begun.session
+        try:
+            message, session = self._store.finish_turn(
+                begun.session.owner,
+                begun.turn.id,
+                text=reply.text,
+                reasoning=reply.reasoning,
+                token_ids=reply.token_ids,
+                stats=stats.to_json(),
+            )
+        except StoreError:
+            logger.exception("The reply of turn %s could not be saved", turn.id)
+            stats = dataclasses.replace(
+                stats, fallbacks=(*stats.fallbacks, "The reply could not be saved: the disk or the database failed.")
+            )
+        with self._lock:
+            self._active.pop(turn.session_id, None)
+        turn.emit(DoneEvent(Reply(message, stats)))
+        self._on_stored(session)
+
+
+class _TurnJob:
+    """One turn on the model thread; see `scheduler.Job`."""
+
+    def __init__(self, runner: TurnRunner, turn: Turn, begun: BegunTurn, request: TurnRequest) -> None:
+        self._runner = runner
+        self._turn = turn
+        self._begun = begun
+        self._run = runner._make_run(turn, request)
+        self._saved_at = time.monotonic()
+
+    def start(self) -> None:
+        """Nothing to prepare: the first step aligns the cache."""
+
+    def step(self) -> bool:
+        ended = self._run.step()
+        if ended:
+            assert self._run.outcome is not None
+            self._runner._finish(self._turn, self._begun, self._run.outcome)
+        elif time.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
+            self._save_partial()
+        return ended
+
+    def fail(self, error: BaseException) -> None:
+        self._runner._finish(self._turn, self._begun, self._run.abandon(error))
+
+    def _save_partial(self) -> None:
+        partial = self._run.partial()
+        try:
+            self._runner._store.save_partial(
+                self._begun.session.owner,
+                self._begun.reply.id,
+                text=partial.text,
+                reasoning=partial.reasoning,
+                token_ids=partial.token_ids,
+            )
+        except StoreError:
+            logger.exception("The reply so far of turn %s could not be saved; it goes on", self._turn.id)
+        self._saved_at = time.monotonic()

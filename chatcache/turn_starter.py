@@ -1,0 +1,144 @@
+"""`TurnStarter`: from a branch of messages to a running turn: prompt, room, seed, rows.
+
+It does not know whether the turn is allowed (`chat.py`) nor how it runs (`turn_runner.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from chatcache.engine import TurnRequest
+from chatcache.errors import ContextFullError
+from chatcache.events import Reply
+from chatcache.loader import LoadedModel
+from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.sampler import alternative_seed
+from chatcache.stats import Sampling, TurnStats
+from chatcache.turn import Turn
+from chatcache.turn_runner import TurnRunner
+from storage.chat_store import ChatStore
+from storage.records import ChatSession, Message, Role
+
+
+class TurnStarter:
+    """Begins turns. Called under the session's lock."""
+
+    def __init__(self, store: ChatStore, loaded: LoadedModel, prompts: PromptBuilder, runner: TurnRunner) -> None:
+        self._store = store
+        self._loaded = loaded
+        self._prompts = prompts
+        self._runner = runner
+
+    def start(
+        self,
+        session: ChatSession,
+        branch: Sequence[Message],
+        sampling: Sampling | None,
+        *,
+        request_id: str | None,
+        user_text: str | None = None,
+        alternative_of: Message | None = None,
+        continued: Message | None = None,
+    ) -> Turn:
+        """Begin a turn below the last message of `branch`: all checks first, then one transaction, then the queue.
+
+        With `user_text` the branch ends at a reply (or is empty), else at the user message to answer.
+        Raises ContextFullError, and InvalidInputError where the model's template refuses the conversation.
+        """
+        messages = [self._prompt_message(m) for m in branch]
+        if user_text is not None:
+            messages.append(PromptMessage(Role.USER, user_text))
+        prompt = self._prompts.build(
+            messages, system_prompt=session.system_prompt, template_vars=_template_vars(session)
+        )
+        prior_ids = self._ids_of(continued) if continued is not None else ()
+        self._refuse_if_full(len(prompt.token_ids) + len(prior_ids))
+        wanted = (sampling or Sampling()).merged(Sampling.from_json(session.sampling))
+        if sampling is None or sampling.seed is None:
+            wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
+        resolved = wanted.merged(self._loaded.default_sampling)
+        assert resolved.seed is not None
+        begun = self._store.begin_turn(
+            session.owner,
+            session.id,
+            user_text=user_text,
+            parent_id=branch[-1].id if branch else None,
+            reply_to_continue=continued.id if continued is not None else None,
+            request_id=request_id,
+            sampling=resolved.to_json(),
+            settings=session.settings,
+            seed=resolved.seed,
+            context_start=0,
+            tokenizer_digest=self._loaded.tokenizer_digest,
+        )
+        request = TurnRequest(
+            owner=session.owner,
+            session_id=session.id,
+            prompt_ids=prompt.token_ids,
+            prior_reply_ids=prior_ids,
+            sampling=resolved,
+            rewrite_index=prompt.rewrite_index,
+        )
+        return self._runner.start(begun, request)
+
+    def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
+        """The turn that the same request started before: a double click, or a page that asks again."""
+        if request_id is None:
+            return None
+        active = self._runner.active(session.id)
+        if active is not None and active.request_id == request_id:
+            return active
+        record = self._store.find_turn_by_request(session.owner, session.id, request_id)
+        if record is None:
+            return None
+        message = self._store.get_message(session.owner, record.reply_id)
+        return Turn.finished(
+            Reply(message, TurnStats.from_json(record.stats)), turn_id=record.id, request_id=request_id
+        )
+
+    def _seed(
+        self, owner: str, session_seed: int | None, alternative_of: Message | None, continued: Message | None
+    ) -> int:
+        """A continued reply keeps its seed; an alternative's is a hash of the first one's and its own number."""
+        relative = continued or alternative_of
+        if relative is None:
+            return session_seed if session_seed is not None else _drawn_seed()
+        siblings = self._store.alternatives(owner, relative.id)
+        first = relative if continued is not None else siblings[0]
+        turns = self._store.turns(owner, first.id)
+        base = turns[0].seed if turns else (session_seed if session_seed is not None else _drawn_seed())
+        return base if continued is not None else alternative_seed(base, len(siblings) + 1)
+
+    def _refuse_if_full(self, num_prompt_tokens: int) -> None:
+        limit = self._loaded.max_context_tokens
+        if num_prompt_tokens >= limit:
+            raise ContextFullError(
+                f"With this, the chat is {num_prompt_tokens:,} tokens long; the model's context holds {limit:,}, the "
+                "reply included. Nothing was changed. Shorten the message, roll back, or start a new chat.",
+                num_prompt_tokens=num_prompt_tokens,
+                max_context_tokens=limit,
+            )
+
+    def _prompt_message(self, message: Message) -> PromptMessage:
+        return PromptMessage(message.role, message.text, message.reasoning, self._stored_ids(message))
+
+    def _stored_ids(self, message: Message) -> tuple[int, ...] | None:
+        """The message's ids where they belong to the loaded tokenizer."""
+        return message.token_ids if message.tokenizer_digest == self._loaded.tokenizer_digest else None
+
+    def _ids_of(self, reply: Message) -> tuple[int, ...]:
+        ids = self._stored_ids(reply)
+        return ids if ids is not None else self._prompts.encode_reply(reply.text)
+
+
+def _template_vars(session: ChatSession) -> dict[str, Any]:
+    """The template's variables: the frozen ones, and the thinking switch as it is set now."""
+    chosen = {"enable_thinking": session.settings["thinking"]} if "thinking" in session.settings else {}
+    return {**session.template_vars, **chosen}
+
+
+def _drawn_seed() -> int:
+    return secrets.randbelow(2**63)

@@ -1,0 +1,49 @@
+"""Text on its way in: nothing a person means is lost, nothing that breaks a tokenizer or a database gets through."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatcache.errors import InvalidInputError
+from chatcache.text_input import clean_message, clean_text, clean_title, title_from
+
+
+@pytest.mark.parametrize(
+    ("given_text", "kept"),
+    [
+        ("tab\tand\nnewline", "tab\tand\nnewline"),
+        ("dos\r\nand old mac\rlines", "dos\nand old mac\nlines"),
+        ("nul\x00 bell\x07 escape\x1b[0m delete\x7f c1\x85", "nul bell escape[0m delete c1"),
+        ("lone \ud83d surrogate", "lone \ufffd surrogate"),
+        ("emoji 👩‍👩‍👧 and é and 漢字", "emoji 👩‍👩‍👧 and é and 漢字"),
+    ],
+)
+def test_only_what_cannot_be_stored_is_replaced(given_text: str, kept: str) -> None:
+    assert clean_text(given_text) == kept
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_cleaned_text_is_utf8_and_cleaning_twice_changes_nothing(text: str) -> None:
+    cleaned = clean_text(text)
+    cleaned.encode("utf-8")
+    assert "\x00" not in cleaned
+    assert clean_text(cleaned) == cleaned
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n\t\n", "\x00\x01", "\u2003"])
+def test_a_message_without_anything_visible_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="empty"):
+        clean_message(text)
+
+
+def test_a_title_is_the_first_line_with_words_cut_between_words() -> None:
+    assert title_from("\n\n  How do I   sort a list?\nIn Python.") == "How do I sort a list?"
+    long = title_from("word " * 40)
+    assert len(long) <= 61
+    assert long.endswith("word…")
+    assert title_from("x" * 100) == "x" * 60 + "…"
+
+
+def test_a_given_title_is_one_line_of_bounded_length() -> None:
+    assert clean_title(" two\nlines\x00 ") == "two lines"
+    assert len(clean_title("t" * 5000)) == 200
