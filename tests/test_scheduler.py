@@ -1,0 +1,233 @@
+"""One thread steps all jobs in turn, sleeps when there are none, and survives whatever a job does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from chatcache.scheduler import Scheduler
+
+TIMEOUT_S = 20.0
+
+
+class Countdown:
+    """Ends at step `num_steps`; writes what happens to it into a log that several jobs share."""
+
+    def __init__(
+        self, name: str, log: list[str], num_steps: int = 1, on_step: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.steps_left = num_steps
+        self.on_step = on_step
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+
+    def start(self) -> None:
+        self.log.append(f"{self.name} starts")
+
+    def step(self) -> bool:
+        self.log.append(self.name)
+        self.on_step()
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self.ended.set()
+        return self.steps_left == 0
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.ended.set()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    scheduler = Scheduler(max_concurrent=2)
+    yield scheduler
+    scheduler.close()
+
+
+@contextmanager
+def held(scheduler: Scheduler) -> Iterator[None]:
+    """The model thread does nothing meanwhile, so that what is submitted arrives at once."""
+    arrived, release = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        arrived.set()
+        assert release.wait(TIMEOUT_S)
+
+    caller = threading.Thread(target=scheduler.call, args=(wait,))
+    caller.start()
+    assert arrived.wait(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        release.set()
+        caller.join(TIMEOUT_S)
+
+
+def run(scheduler: Scheduler, *jobs: Countdown) -> None:
+    with held(scheduler):
+        for job in jobs:
+            scheduler.submit(job)
+    for job in jobs:
+        assert job.ended.wait(TIMEOUT_S)
+
+
+def test_running_jobs_are_stepped_in_turn_and_others_wait_in_order(scheduler: Scheduler) -> None:
+    log: list[str] = []
+    run(scheduler, *(Countdown(name, log, n) for name, n in (("a", 3), ("b", 1), ("c", 2), ("d", 1))))
+    assert log == ["a starts", "b starts", "a", "b", "c starts", "a", "c", "a", "d starts", "c", "d"]
+
+
+@pytest.mark.parametrize("broken_in", ["start", "step", "fail"])
+def test_an_exception_in_one_job_touches_neither_the_others_nor_the_thread(
+    scheduler: Scheduler, broken_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log: list[str] = []
+
+    class Broken(Countdown):
+        def start(self) -> None:
+            if broken_in == "start":
+                raise MemoryError("start")
+
+        def step(self) -> bool:
+            raise SystemExit("step")
+
+        def fail(self, error: BaseException) -> None:
+            super().fail(error)
+            if broken_in == "fail":
+                raise OSError("fail")
+
+    broken, other = Broken("broken", log), Countdown("a", log, 3)
+    with caplog.at_level(logging.CRITICAL if broken_in != "fail" else logging.ERROR):
+        run(scheduler, broken, other)
+        assert scheduler.call(lambda: "alive") == "alive"
+    assert repr(broken.error) == ("MemoryError('start')" if broken_in == "start" else "SystemExit('step')")
+    assert log == ["a starts", "a", "a", "a"]
+    assert ("could not be told" in caplog.text) == (broken_in == "fail")
+
+
+def test_a_call_runs_between_two_steps_on_the_model_thread(scheduler: Scheduler) -> None:
+    log: list[str] = []
+    threads = set()
+    inside = threading.Event()
+
+    def note() -> None:
+        threads.add(threading.current_thread())
+        inside.set()
+
+    job = Countdown("a", log, 10**9, on_step=note)
+    scheduler.submit(job)
+    assert inside.wait(TIMEOUT_S)
+    before, ident = scheduler.call(lambda: (len(log), threading.current_thread()))
+    assert threads == {ident}
+    assert scheduler.call(lambda: scheduler.call(lambda: len(log))) >= before
+    with pytest.raises(ZeroDivisionError):
+        scheduler.call(lambda: 1 // 0)
+    assert not job.ended.is_set()
+
+
+def test_jobs_and_calls_run_in_inference_mode(scheduler: Scheduler) -> None:
+    modes: list[bool] = []
+    run(scheduler, Countdown("a", [], 2, on_step=lambda: modes.append(torch.is_inference_mode_enabled())))
+    assert [*modes, scheduler.call(torch.is_inference_mode_enabled)] == [True, True, True]
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_waiting_job_can_be_withdrawn_while_others_run_on(scheduler: Scheduler) -> None:
+    log: list[str] = []
+    running = [Countdown("a", log, 10**9), Countdown("b", log, 10**9)]
+    waiting, last = Countdown("c", log), Countdown("d", log)
+    with held(scheduler):
+        for job in (*running, waiting, last):
+            scheduler.submit(job)
+    assert scheduler.call(lambda: scheduler.withdraw(waiting))
+    assert waiting.ended.wait(TIMEOUT_S)
+    assert isinstance(waiting.error, CancelledError)
+    assert not scheduler.withdraw(waiting)
+    assert not scheduler.call(lambda: scheduler.withdraw(running[0]))
+    assert not any(job.ended.is_set() for job in (*running, last))
+    assert "c starts" not in log
+
+
+def test_close_tells_running_and_waiting_jobs_and_answers_calls() -> None:
+    scheduler = Scheduler(max_concurrent=1)
+    stepped = threading.Event()
+    jobs = [Countdown("a", [], 10**9, on_step=stepped.set), Countdown("b", [], 1)]
+    for job in jobs:
+        scheduler.submit(job)
+    assert stepped.wait(TIMEOUT_S)
+    answers: list[int] = []
+    with held(scheduler):
+        caller = threading.Thread(target=lambda: answers.append(scheduler.call(lambda: 42)))
+        caller.start()
+        while not scheduler._calls:
+            time.sleep(0.001)
+        closer = threading.Thread(target=scheduler.close)
+        closer.start()
+        while not scheduler._closed:
+            time.sleep(0.001)
+    closer.join(TIMEOUT_S)
+    caller.join(TIMEOUT_S)
+    assert answers == [42]
+    assert all(isinstance(job.error, CancelledError) for job in jobs)
+    scheduler.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        scheduler.submit(Countdown("c", []))
+    with pytest.raises(RuntimeError, match="closed"):
+        scheduler.call(lambda: None)
+
+
+def test_close_on_the_model_thread_itself_does_not_wait_for_itself() -> None:
+    scheduler = Scheduler(max_concurrent=1)
+    scheduler.call(scheduler.close)
+    scheduler.close()
+    assert not scheduler._thread.is_alive()
+
+
+def test_the_thread_sleeps_when_there_is_nothing_to_do(scheduler: Scheduler) -> None:
+    before_s = scheduler.call(time.thread_time)
+    time.sleep(0.3)
+    assert scheduler.call(time.thread_time) - before_s < 0.03
+
+
+def test_what_a_failed_step_held_is_free_when_the_job_is_told(scheduler: Scheduler) -> None:
+    class Big:
+        pass
+
+    class Failing(Countdown):
+        def step(self) -> bool:
+            big = Big()
+            self.big = weakref.ref(big)
+            raise MemoryError("out of memory")
+
+        def fail(self, error: BaseException) -> None:
+            self.was_free = self.big() is None
+            super().fail(error)
+
+    job = Failing("a", [])
+    run(scheduler, job)
+    assert job.was_free
+
+
+def test_an_ended_job_is_not_kept_while_the_thread_sleeps(scheduler: Scheduler) -> None:
+    job = Countdown("a", [])
+    run(scheduler, job)
+    scheduler.call(lambda: None)
+    scheduler.call(lambda: None)
+    kept = weakref.ref(job)
+    del job
+    assert kept() is None
+
+
+def test_a_scheduler_that_runs_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Scheduler(max_concurrent=0)
