@@ -1,11 +1,12 @@
 """What can go wrong in `storage`.
 
-    StoreError
-    ├── RowNotFoundError      no such session or message for this owner
-    ├── StaleVersionError     the row changed since the caller read it
-    ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
-    └── DataDirError          the data directory cannot be used
-        └── DataDirLockedError    another process has it open
+StoreError
+├── RowNotFoundError      no such session or message for this owner
+├── StaleVersionError     the row changed since the caller read it
+├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
+├── DatabaseError         the database failed (disk full, damaged file, …); the transaction was rolled back
+└── DataDirError          the data directory cannot be used
+    └── DataDirLockedError    another process has it open
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class StaleVersionError(StoreError):
 
 class InvalidRecordError(StoreError):
     """The record would break an invariant of the message tree."""
+
+
+class DatabaseError(StoreError):
+    """The database failed, for example because the disk is full. The transaction was rolled back."""
 
 
 class DataDirError(StoreError):

@@ -61,6 +61,8 @@ class Message:
     `reasoning` is the part of a reply inside its reasoning tags, `text` what stands outside them; `token_ids` are
     the ids of the whole reply as sampled, without terminator. `selected_child_id` is the child on the branch last
     viewed. `position` is the number of ancestors. `tokenizer_digest` names the tokenizer the ids belong to.
+    This is alternative `alternative_number` of `num_alternatives` siblings, counted from 1, oldest first, as they
+    were when it was read.
     """
 
     id: str
@@ -77,6 +79,8 @@ class Message:
     selected_child_id: str | None = None
     edited: bool = False
     origin_id: str | None = None
+    alternative_number: int = 1
+    num_alternatives: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +102,29 @@ class TurnRecord:
     created_at: datetime
     finished_at: datetime | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTip:
+    """What a caller saw as the session's tip (None: no turn). A session that ends elsewhere has moved on since."""
+
+    id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTurn:
+    """What the transaction at the start of a turn wrote. `user` is None where only a reply was asked for."""
+
+    session: ChatSession
+    user: Message | None
+    reply: Message
+    turn: TurnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTree:
+    """A whole session: every message with its alternatives, and every turn, each in the order they were made."""
+
+    session: ChatSession
+    messages: tuple[Message, ...]
+    turns: tuple[TurnRecord, ...]

@@ -1,0 +1,435 @@
+"""`ChatStore`: sessions, messages and turns, read and written.
+
+Every method takes the owner first and sees that owner's rows only: others' are reported as missing. Every method is
+one transaction and may be called from any thread. Texts arrive cleaned. A change of a session, or of anything in it,
+adds one to its `version`. Messages are added and never removed, short of `purge`; every one of them is reached by
+`children` from None downwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from sqlalchemy import func, or_, select, update
+
+from storage.chat_rows import (
+    add_child,
+    as_ids,
+    find_message,
+    find_session,
+    find_turn_by_request,
+    insert_tree,
+    insert_tree_as,
+    move_tip,
+    new_id,
+    read_children,
+    read_message,
+    read_tree,
+    remove_session,
+    reopen_reply,
+    touch,
+    utc_now,
+)
+from storage.database import Database
+from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
+from storage.message_tree import read_branch, read_leaf_id
+from storage.models import MessageRow, SessionRow, TurnRow
+from storage.records import (
+    BegunTurn,
+    ChatSession,
+    ExpectedTip,
+    Message,
+    MessageStatus,
+    Role,
+    SessionTree,
+    TurnRecord,
+)
+from storage.session_tree import cut_to, with_new_ids
+
+INTERRUPTED_STATS = {"finish_reason": "interrupted"}
+
+
+class SessionChanges(TypedDict, total=False):
+    """What `update_session` can change."""
+
+    title: str
+    pinned: bool
+    system_prompt: str | None
+    sampling: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+class ChatStore:
+    """See the module. Raises RowNotFoundError for unknown ids and others' rows, DatabaseError when the disk fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # Sessions
+
+    def create_session(
+        self,
+        owner: str,
+        *,
+        title: str,
+        system_prompt: str | None,
+        sampling: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        template_vars: Mapping[str, Any],
+        session_id: str | None = None,
+    ) -> ChatSession:
+        """A new session without messages, under `session_id` or a new id."""
+        now = utc_now()
+        session = ChatSession(
+            id=session_id or new_id(),
+            owner=owner,
+            title=title,
+            system_prompt=system_prompt,
+            tip_id=None,
+            pinned=False,
+            sampling=sampling,
+            settings=settings,
+            template_vars=template_vars,
+            created_at=now,
+            updated_at=now,
+            deleted_at=None,
+            origin_id=None,
+            version=1,
+        )
+        with self._database.write() as db:
+            insert_tree(db, SessionTree(session, (), ()))
+        return session
+
+    def get_session(self, owner: str, session_id: str) -> ChatSession:
+        """The session, also when it is in the bin (`deleted_at`)."""
+        with self._database.read() as db:
+            return find_session(db, owner, session_id).to_record()
+
+    def sessions(
+        self, owner: str, query: str | None = None, deleted: bool = False, limit: int = 50, offset: int = 0
+    ) -> tuple[ChatSession, ...]:
+        """A page of the owner's sessions (or of the bin), pinned ones first, then the most recently changed.
+
+        `query` is looked for in titles and in the texts of all messages, whatever their branch, without case.
+        """
+        in_bin = SessionRow.deleted_at.is_not(None) if deleted else SessionRow.deleted_at.is_(None)
+        statement = select(SessionRow).where(SessionRow.owner == owner, in_bin)
+        if query:
+            in_text = select(MessageRow.seq).where(
+                MessageRow.session_id == SessionRow.id, MessageRow.text.icontains(query, autoescape=True)
+            )
+            statement = statement.where(or_(SessionRow.title.icontains(query, autoescape=True), in_text.exists()))
+        newest_first = (SessionRow.pinned.desc(), SessionRow.updated_at.desc(), SessionRow.id)
+        with self._database.read() as db:
+            rows = db.scalars(statement.order_by(*newest_first).limit(limit).offset(offset))
+            return tuple(row.to_record() for row in rows)
+
+    def update_session(self, owner: str, session_id: str, **changes: Unpack[SessionChanges]) -> ChatSession:
+        """Change what is named, leave the rest."""
+        return self._change(owner, session_id, dict(changes))
+
+    def delete(self, owner: str, session_id: str) -> ChatSession:
+        """Put the session into the bin."""
+        return self._change(owner, session_id, {"deleted_at": utc_now()})
+
+    def undelete(self, owner: str, session_id: str) -> ChatSession:
+        """Take the session out of the bin."""
+        return self._change(owner, session_id, {"deleted_at": None})
+
+    def purge(self, owner: str, session_id: str) -> None:
+        """Remove a session that is in the bin, with all that is in it. Raises InvalidRecordError if it is not there."""
+        with self._database.write() as db:
+            if find_session(db, owner, session_id).deleted_at is None:
+                raise InvalidRecordError("Only a session in the bin can be removed for good: delete it first.")
+            remove_session(db, session_id)
+
+    # The tree, read
+
+    def branch(self, owner: str, session_id: str, leaf_id: str | None = None) -> tuple[Message, ...]:
+        """The messages from the root to `leaf_id` (default: the tip; empty without one)."""
+        with self._database.read() as db:
+            session = find_session(db, owner, session_id)
+            if leaf_id is not None:
+                find_message(db, owner, leaf_id, session_id)
+            leaf_id = leaf_id or session.tip_id
+            return read_branch(db, session_id, leaf_id) if leaf_id else ()
+
+    def get_message(self, owner: str, message_id: str) -> Message:
+        with self._database.read() as db:
+            find_message(db, owner, message_id)
+            return read_message(db, message_id)
+
+    def alternatives(self, owner: str, message_id: str) -> tuple[Message, ...]:
+        """The message and its siblings, oldest first."""
+        with self._database.read() as db:
+            row = find_message(db, owner, message_id)
+            return read_children(db, row.session_id, row.parent_id)
+
+    def children(self, owner: str, session_id: str, parent_id: str | None) -> tuple[Message, ...]:
+        """The messages under `parent_id`, oldest first; under None, the session's first messages."""
+        with self._database.read() as db:
+            find_session(db, owner, session_id)
+            if parent_id is not None:
+                find_message(db, owner, parent_id, session_id)
+            return read_children(db, session_id, parent_id)
+
+    def leaf_of(self, owner: str, message_id: str) -> Message:
+        """The reply at the end of the branch last viewed through this message."""
+        with self._database.read() as db:
+            row = find_message(db, owner, message_id)
+            leaf = read_message(db, read_leaf_id(db, row.session_id, message_id))
+            if leaf.role is not Role.ASSISTANT:
+                raise InvalidRecordError(f"The branch through message {message_id} does not end with a reply.")
+            return leaf
+
+    def tree(self, owner: str, session_id: str) -> SessionTree:
+        """The whole session, as of one moment."""
+        with self._database.read() as db:
+            return read_tree(db, find_session(db, owner, session_id))
+
+    # The tree, written
+
+    def begin_turn(
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        user_text: str | None,
+        parent_id: str | None,
+        expected_tip: ExpectedTip | None,
+        reply_to_continue: str | None,
+        request_id: str | None,
+        sampling: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        seed: int,
+        context_start: int,
+        tokenizer_digest: str,
+    ) -> BegunTurn:
+        """Write all that a turn starts with, at once, and make its reply the tip.
+
+        With `user_text`, `parent_id` is the reply above the new user message, or None. Without it, `parent_id` is the
+        user message to answer (again). `reply_to_continue` re-opens a reply without children; it needs neither.
+        `expected_tip` None means that any will do. Raises StaleVersionError if the tip is not the expected one,
+        InvalidRecordError where roles would not alternate, where the message above is still being written, where the
+        continued reply has a child, and where `request_id` has been used in this session.
+        """
+        with self._database.write() as db:
+            session = find_session(db, owner, session_id)
+            if expected_tip is not None and expected_tip.id != session.tip_id:
+                raise StaleVersionError(f"Session {session_id} moved on: its tip is not {expected_tip.id} any more.")
+            if request_id is not None and find_turn_by_request(db, owner, session_id, request_id) is not None:
+                raise InvalidRecordError(f"Request {request_id} has its turn already.")
+            user: MessageRow | None = None
+            if reply_to_continue is not None:
+                if user_text is not None:
+                    raise InvalidRecordError("A reply is continued without a new user message.")
+                reply = reopen_reply(db, find_message(db, owner, reply_to_continue, session_id), tokenizer_digest)
+            else:
+                above = None if parent_id is None else find_message(db, owner, parent_id, session_id)
+                if user_text is not None:
+                    above = user = add_child(db, session, above, Role.USER, text=user_text)
+                reply = add_child(
+                    db,
+                    session,
+                    above,
+                    Role.ASSISTANT,
+                    status=MessageStatus.GENERATING,
+                    token_ids=(),
+                    tokenizer_digest=tokenizer_digest,
+                )
+            turn = TurnRow(
+                id=new_id(),
+                session_id=session_id,
+                owner=owner,
+                parent_id=reply.parent_id,
+                reply_id=reply.id,
+                request_id=request_id,
+                sampling=sampling,
+                settings=settings,
+                seed=seed,
+                context_start=context_start,
+                created_at=utc_now(),
+            )
+            db.add(turn)
+            move_tip(db, session, reply.id)
+            return BegunTurn(
+                session=touch(db, session),
+                user=None if user is None else read_message(db, user.id),
+                reply=read_message(db, reply.id),
+                turn=turn.to_record(),
+            )
+
+    def save_partial(
+        self, owner: str, reply_id: str, *, text: str, reasoning: str | None, token_ids: Sequence[int] | None
+    ) -> None:
+        """Save what there is of a reply so far. Raises InvalidRecordError if it is not being written."""
+        with self._database.write() as db:
+            row = find_message(db, owner, reply_id)
+            if row.status != MessageStatus.GENERATING:
+                raise InvalidRecordError(f"Reply {reply_id} is not being written.")
+            row.text, row.reasoning, row.token_ids = text, reasoning, as_ids(token_ids)
+
+    def finish_turn(
+        self,
+        owner: str,
+        turn_id: str,
+        *,
+        text: str,
+        reasoning: str | None,
+        token_ids: Sequence[int] | None,
+        stats: Mapping[str, Any],
+    ) -> tuple[Message, ChatSession]:
+        """Complete the turn's reply and store what the turn cost. Raises InvalidRecordError the second time."""
+        with self._database.write() as db:
+            turn = db.scalar(select(TurnRow).where(TurnRow.id == turn_id, TurnRow.owner == owner))
+            if turn is None:
+                raise RowNotFoundError(f"There is no turn {turn_id}.")
+            if turn.finished_at is not None:
+                raise InvalidRecordError(f"Turn {turn_id} is finished already.")
+            reply = find_message(db, owner, turn.reply_id)
+            reply.text, reply.reasoning, reply.token_ids = text, reasoning, as_ids(token_ids)
+            reply.status = MessageStatus.COMPLETE
+            turn.stats, turn.finished_at = stats, utc_now()
+            session = touch(db, find_session(db, owner, turn.session_id))
+            return read_message(db, reply.id), session
+
+    def set_tip(self, owner: str, session_id: str, tip_id: str | None) -> ChatSession:
+        """Let the session end at a reply, or before its first message.
+
+        The way down to the tip becomes the one last viewed. What lies below the tip stays selected there, so that
+        `leaf_of(tip_id)` finds what a rollback left behind.
+        """
+        with self._database.write() as db:
+            session = find_session(db, owner, session_id)
+            if tip_id is not None and find_message(db, owner, tip_id, session_id).role != Role.ASSISTANT:
+                raise InvalidRecordError("A session can end at a reply only.")
+            move_tip(db, session, tip_id)
+            return touch(db, session)
+
+    def add_alternative(
+        self, owner: str, message_id: str, *, text: str, token_ids: Sequence[int] | None, tokenizer_digest: str
+    ) -> tuple[Message, ChatSession]:
+        """A reply written by hand beside the reply `message_id`. It becomes the tip; the old one is kept."""
+        with self._database.write() as db:
+            original = find_message(db, owner, message_id)
+            if original.role != Role.ASSISTANT or original.parent_id is None:
+                raise InvalidRecordError("Only a reply can be given an alternative without a model.")
+            session = find_session(db, owner, original.session_id)
+            edited = add_child(
+                db,
+                session,
+                find_message(db, owner, original.parent_id),
+                Role.ASSISTANT,
+                text=text,
+                token_ids=as_ids(token_ids),
+                tokenizer_digest=tokenizer_digest,
+                edited=True,
+            )
+            move_tip(db, session, edited.id)
+            changed = touch(db, session)
+            return read_message(db, edited.id), changed
+
+    def fork(self, owner: str, message_id: str, *, title_suffix: str) -> ChatSession:
+        """A new session with copies of the branch down to this message, or to the reply above a user message.
+
+        Copies have new ids and name their originals in `origin_id`. Turns are copied too, so that what replies cost
+        stays visible.
+        """
+        with self._database.write() as db:
+            row = find_message(db, owner, message_id)
+            tip_id = row.id if row.role == Role.ASSISTANT else row.parent_id
+            path = read_branch(db, row.session_id, tip_id) if tip_id else ()
+            tree = cut_to(read_tree(db, find_session(db, owner, row.session_id)), path)
+            copy = with_new_ids(tree, new_id)
+            now = utc_now()
+            session = dataclasses.replace(
+                copy.session,
+                title=copy.session.title + title_suffix,
+                pinned=False,
+                created_at=now,
+                updated_at=now,
+                deleted_at=None,
+                version=1,
+            )
+            insert_tree(db, dataclasses.replace(copy, session=session))
+            return session
+
+    # Turns
+
+    def turns(self, owner: str, reply_id: str) -> tuple[TurnRecord, ...]:
+        """The turns that wrote this reply, oldest first."""
+        with self._database.read() as db:
+            row = find_message(db, owner, reply_id)
+            of_reply = (TurnRow.session_id == row.session_id, TurnRow.reply_id == reply_id)
+            rows = db.scalars(select(TurnRow).where(*of_reply).order_by(TurnRow.seq))
+            return tuple(turn.to_record() for turn in rows)
+
+    def latest_turns(self, owner: str, reply_ids: Iterable[str]) -> dict[str, TurnRecord]:
+        """The last turn of each of these replies, by reply; replies without one are left out."""
+        newest = (
+            select(func.max(TurnRow.seq))
+            .where(TurnRow.owner == owner, TurnRow.reply_id.in_(list(reply_ids)))
+            .group_by(TurnRow.reply_id)
+        )
+        with self._database.read() as db:
+            rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
+            return {row.reply_id: row.to_record() for row in rows}
+
+    def find_turn_by_request(self, owner: str, session_id: str, request_id: str) -> TurnRecord | None:
+        """The turn that this request began, if it did."""
+        with self._database.read() as db:
+            turn = find_turn_by_request(db, owner, session_id, request_id)
+            return None if turn is None else turn.to_record()
+
+    def mark_interrupted(self) -> int:
+        """For all owners: end what a process that is gone left unfinished. Returns how many replies that were."""
+        generating = MessageRow.status == MessageStatus.GENERATING
+        with self._database.write() as db:
+            db.execute(
+                update(SessionRow)
+                .where(SessionRow.id.in_(select(MessageRow.session_id).where(generating)))
+                .values(version=SessionRow.version + 1)
+            )
+            db.execute(
+                update(TurnRow)
+                .where(TurnRow.finished_at.is_(None))
+                .values(finished_at=utc_now(), stats=INTERRUPTED_STATS)
+            )
+            replies = db.scalars(
+                update(MessageRow).where(generating).values(status=MessageStatus.INTERRUPTED).returning(MessageRow.id)
+            )
+            return len(replies.all())
+
+    # Whole sessions
+
+    def insert_tree(self, owner: str, tree: SessionTree) -> ChatSession | None:
+        """Store an imported session as the owner's. None, and nothing stored, if the owner has it already.
+
+        Ids that are taken by anything else, other owners' chats included, are replaced by new ones.
+        """
+        with self._database.write() as db:
+            existing = db.get(SessionRow, tree.session.id)
+            if existing is not None and existing.owner == owner:
+                return None
+            return insert_tree_as(db, owner, tree)
+
+    def replace_tree(self, owner: str, tree: SessionTree) -> ChatSession:
+        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids."""
+        with self._database.write() as db:
+            existing = db.get(SessionRow, tree.session.id)
+            if existing is not None and existing.owner == owner:
+                kept = with_new_ids(read_tree(db, existing), new_id)
+                in_bin = dataclasses.replace(kept.session, deleted_at=utc_now())
+                db.expunge(existing)
+                remove_session(db, existing.id)
+                insert_tree(db, dataclasses.replace(kept, session=in_bin))
+            return insert_tree_as(db, owner, tree)
+
+    def _change(self, owner: str, session_id: str, values: Mapping[str, Any]) -> ChatSession:
+        with self._database.write() as db:
+            session = find_session(db, owner, session_id)
+            for name, value in values.items():
+                setattr(session, name, value)
+            return touch(db, session)

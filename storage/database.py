@@ -1,0 +1,219 @@
+"""The data directory and the database in it: lock, engine, migrations, transactions.
+
+Knows SQLite's settings and file modes. Does not know what the tables mean. What is specific to SQLite stands in
+this module alone, so that another engine needs another `open` and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import filelock
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session as DbSession
+
+from storage.errors import DatabaseError, DataDirError, DataDirLockedError
+
+DATABASE_NAME = "chats.db"
+LOCK_NAME = "lock"
+BUSY_TIMEOUT_S = 30.0
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class Database:
+    """One open data directory. Thread-safe. Holds the directory's lock until `close`.
+
+    `read()` gives a session on one consistent snapshot. `write()` gives the only write transaction there is: it
+    commits when the block ends and rolls back when it raises.
+    """
+
+    def __init__(self, data_dir: Path, engine: Engine, lock: filelock.BaseFileLock) -> None:
+        self.data_dir = data_dir
+        self._engine = engine
+        self._writing_engine = engine.execution_options(begin_immediate=True)
+        self._lock = lock
+        # SQLite's own busy handler polls; a lock of ours hands over at once between the threads of this process.
+        self._write_lock = threading.Lock()
+
+    @classmethod
+    def open(cls, data_dir: Path) -> Database:
+        """Create or open `data_dir`, lock it, and bring the database in it to this version.
+
+        A copy of an older database is kept beside it. Raises DataDirLockedError where another process has the
+        directory open, DataDirError where the directory or the database cannot be used.
+        """
+        data_dir = Path(data_dir).absolute()
+        lock = _lock_data_dir(data_dir)
+        path = data_dir / DATABASE_NAME
+        try:
+            ensure_private_file(path)
+            engine = _make_engine(path)
+            try:
+                _migrate(engine, path)
+            except BaseException:
+                engine.dispose()
+                raise
+        except OSError as error:
+            lock.release()
+            raise _unusable(data_dir, error) from error
+        except DBAPIError as error:
+            lock.release()
+            raise DataDirError(
+                f"The database {path} cannot be used: {error.orig}. It was left as it is. "
+                "Put a copy of it in its place, or choose another folder with --data-dir."
+            ) from error
+        except BaseException:
+            lock.release()
+            raise
+        return cls(data_dir, engine, lock)
+
+    @contextmanager
+    def read(self) -> Iterator[DbSession]:
+        """A session that sees the database as it is now, and writes nothing."""
+        with _translated("read"), DbSession(self._engine) as db:
+            yield db
+
+    @contextmanager
+    def write(self) -> Iterator[DbSession]:
+        """A session whose changes are all committed at the end of the block, or none of them."""
+        with (
+            _translated("written"),
+            self._write_lock,
+            DbSession(self._writing_engine, expire_on_commit=False) as db,
+            db.begin(),
+        ):
+            yield db
+
+    def close(self) -> None:
+        """Close all connections and give the directory back. May be called twice."""
+        self._engine.dispose()
+        self._lock.release()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def ensure_private_dir(path: Path) -> None:
+    """Make sure that `path` is a folder. One made here is for its owner alone; an existing one keeps its mode."""
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def ensure_private_file(path: Path) -> None:
+    """Make sure that `path` exists and that only its owner may read it. SQLite's -wal and -shm copy its mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+
+
+def _lock_data_dir(data_dir: Path) -> filelock.BaseFileLock:
+    lock = filelock.FileLock(data_dir / LOCK_NAME, timeout=0, mode=0o600, thread_local=False)
+    try:
+        ensure_private_dir(data_dir)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise DataDirLockedError(
+            f"Another chatcache has {data_dir} open. Close it, or choose another folder with --data-dir."
+        ) from error
+    except OSError as error:
+        raise _unusable(data_dir, error) from error
+    return lock
+
+
+def _unusable(data_dir: Path, error: OSError) -> DataDirError:
+    reason = error.strerror or str(error)
+    return DataDirError(
+        f"The data folder {data_dir} cannot be used: {reason}. "
+        "Make it a folder that you may write to, or choose another one with --data-dir."
+    )
+
+
+def _make_engine(path: Path) -> Engine:
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=8, max_overflow=-1
+    )
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: Any) -> None:
+        # Transactions are begun below, by us: the driver would begin them late and not at all for DDL.
+        connection.isolation_level = None
+        # One damaged byte in a text must not make the whole chat unreadable.
+        connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that starts as a reader cannot wait for its turn to write, it fails: say at once what it is.
+        immediate = connection.get_execution_options().get("begin_immediate", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def migration_config() -> Config:
+    """Alembic's configuration, without a file. `attributes["connection"]` is to be set by the caller."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _migrate(engine: Engine, path: Path) -> None:
+    config = migration_config()
+    scripts = ScriptDirectory.from_config(config)
+    head = scripts.get_current_head()
+    with engine.execution_options(begin_immediate=True).begin() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+        if current == head:
+            return
+        if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
+            raise DataDirError(
+                f"The database {path} was written by a newer version of chatcache. It was left as it is. "
+                "Update chatcache, or choose another folder with --data-dir."
+            )
+        if inspect(connection).get_table_names():
+            _keep_copy(path, path.with_name(f"{path.stem}-before-{head}{path.suffix}"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _keep_copy(path: Path, copy: Path) -> None:
+    """Copy the database to `copy`, whole or not at all. A copy that is there already is the older one: it stays."""
+    if copy.exists():
+        return
+    temporary = copy.with_name(copy.name + ".tmp")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    ensure_private_file(temporary)
+    source, target = sqlite3.connect(path), sqlite3.connect(temporary)
+    try:
+        source.backup(target)
+    finally:
+        source.close()
+        target.close()
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(copy)
+
+
+@contextmanager
+def _translated(verb: str) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise DatabaseError(f"The database could not be {verb}: {error.orig}. Nothing was changed.") from error

@@ -1,0 +1,1 @@
+"""Alembic's environment and revisions. `storage.database` runs them when a data directory is opened."""
