@@ -1,0 +1,173 @@
+"""Cache layers that keep every token: they append in place, crop in O(1), and give out and take in any range of tokens.
+
+Drop-in for the library's dynamic layers, sliding ones included. A layer knows its own tensors and its length; it does
+not know token ids, other layers, or who else may hold the cache.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from chatcache.cache.errors import CacheStateError
+from chatcache.cache.token_buffer import TokenBuffer
+
+
+class TokenLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """A layer that holds something for each of its tokens, and nothing else.
+
+    `sliding_window`: the model's mask lets a token see only that many tokens, itself included. The layer keeps the full
+    history all the same, so that any token can be cropped or stored, and hands out what the window can see: exactly
+    the tensors and mask sizes of the library's sliding layer.
+    """
+
+    is_croppable = True
+
+    def __init__(self, sliding_window: int | None = None, **_: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sliding_window = sliding_window
+        self.is_sliding = sliding_window is not None
+        self._num_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Allocated bytes, spare room included."""
+
+    @abstractmethod
+    def buffers(self) -> Mapping[str, TokenBuffer]:
+        """Everything the layer holds, by name; empty before the first update. Rows start with the batch dimension."""
+
+    @abstractmethod
+    def import_(self, rows: Mapping[str, Tensor]) -> None:
+        """Append tokens that a layer of the same kind gave out, byte for byte."""
+
+    def rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Views of what is held for tokens `[start, stop)`: each `[stop - start, batch, ...]` and contiguous."""
+        if not 0 <= start <= stop <= self._num_tokens:
+            raise CacheStateError(f"tokens [{start}, {stop}) asked of a layer that holds {self._num_tokens}")
+        return {name: buffer.rows(start, stop) for name, buffer in self.buffers().items()}
+
+    def export(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Like `rows`, as clones that later changes of the layer cannot reach."""
+        return {name: rows.clone() for name, rows in self.rows(start, stop).items()}
+
+    def crop_to(self, num_tokens: int) -> None:
+        """Keep the first `num_tokens` tokens. Nothing moves; the room is used again, or freed when no token is left."""
+        if not 0 <= num_tokens <= self._num_tokens:
+            raise CacheStateError(f"cannot keep {num_tokens} tokens of a layer that holds {self._num_tokens}")
+        self._num_tokens = num_tokens
+        if num_tokens == 0:
+            for buffer in self.buffers().values():
+                buffer.release()
+        self._refresh()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """The library's form of `crop_to`: a count that is negative, or zero to keep all."""
+        if tokens_to_remove > 0:
+            raise ValueError("crop takes the number of tokens to remove, as a negative integer.")
+        self.crop_to(max(self._num_tokens + tokens_to_remove, 0))
+
+    def get_seq_length(self) -> int:
+        return self._num_tokens
+
+    def get_max_length(self) -> int:
+        return -1 if self.sliding_window is None else self.sliding_window
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and offset of what the next update returns for `query_length` new tokens."""
+        first = self._first_visible(self._num_tokens)
+        return self._num_tokens - first + query_length, first
+
+    def reset(self) -> None:
+        self.crop_to(0)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        for buffer in self.buffers().values():
+            buffer.select_batch(indices)
+        self._refresh()
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        for buffer in self.buffers().values():
+            batch_size = buffer.rows(0, 0).shape[1]
+            buffer.select_batch(torch.arange(batch_size).repeat_interleave(repeats))
+        self._refresh()
+
+    def _first_visible(self, num_past_tokens: int) -> int:
+        """The first token that a query at `num_past_tokens` can see."""
+        return 0 if self.sliding_window is None else max(num_past_tokens - self.sliding_window + 1, 0)
+
+    def _refresh(self) -> None:
+        """Called when the length or the buffers changed other than by an update."""
+
+
+class AppendLayer(TokenLayer):  # type: ignore[no-untyped-call]
+    """Keys and values in full precision, shaped `[batch, heads, tokens, head_dim]` for the model.
+
+    `keys` and `values` are views of all tokens held, as the library's own code expects them.
+    """
+
+    def __init__(self, sliding_window: int | None = None, **_: Any) -> None:
+        super().__init__(sliding_window)
+        self._buffers: dict[str, TokenBuffer] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.num_bytes for buffer in self._buffers.values())
+
+    def buffers(self) -> Mapping[str, TokenBuffer]:
+        return self._buffers
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.device = key_states.device
+        self._start({"keys": _as_rows(key_states), "values": _as_rows(value_states)})
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append `[batch, heads, new, head_dim]` and return what the new tokens can see, the new ones included."""
+        first = self._first_visible(self._num_tokens)
+        self.import_({"keys": _as_rows(key_states), "values": _as_rows(value_states)})
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[:, :, first:], self.values[:, :, first:]
+
+    def import_(self, rows: Mapping[str, Tensor]) -> None:
+        if not self.is_initialized:
+            self._start(rows)
+        start, num_new = self._num_tokens, rows["keys"].shape[0]
+        self._buffers["keys"].write(start, rows["keys"])
+        self._buffers["values"].write(start, rows["values"])
+        # Only now: an allocation that failed half-way has changed nothing that counts.
+        self._num_tokens = start + num_new
+        self._refresh()
+
+    def _start(self, rows: Mapping[str, Tensor]) -> None:
+        self._buffers = {name: TokenBuffer(tuple(t.shape[1:]), t.dtype, t.device) for name, t in rows.items()}
+        self.device = rows["keys"].device
+        self.is_initialized = True
+
+    def _refresh(self) -> None:
+        if self.is_initialized:
+            self.keys = _as_states(self._buffers["keys"].rows(0, self._num_tokens))
+            self.values = _as_states(self._buffers["values"].rows(0, self._num_tokens))
+
+
+def _as_rows(states: Tensor) -> Tensor:
+    """`[batch, heads, tokens, dim]` → `[tokens, batch, heads, dim]`, a view."""
+    return states.permute(2, 0, 1, 3)
+
+
+def _as_states(rows: Tensor) -> Tensor:
+    """`[tokens, batch, heads, dim]` → `[batch, heads, tokens, dim]`, a view."""
+    return rows.permute(1, 2, 0, 3)

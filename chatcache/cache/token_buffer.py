@@ -1,0 +1,62 @@
+"""One tensor that grows at its end, a block of tokens at a time.
+
+Tokens are the outermost dimension in memory. So how token t lies there depends on nothing but t: not on how much spare
+room there is, nor on how the buffer came to its length. Two ways to one length therefore round alike in every kernel,
+removing tokens from the end moves nothing, and any range of tokens is one contiguous piece.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK_TOKENS = 256
+
+
+def capacity_for(num_tokens: int) -> int:
+    """Tokens that a buffer of `num_tokens` tokens has room for: whole blocks."""
+    return -(-num_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+class TokenBuffer:
+    """Rows `[num_tokens, *row_shape]` with spare room behind them.
+
+    The buffer does not know how many of its rows are in use; its owner does, because several buffers advance together.
+    """
+
+    def __init__(self, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self._data = torch.empty((0, *row_shape), dtype=dtype, device=device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._data.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._data.device
+
+    @property
+    def num_bytes(self) -> int:
+        """Allocated bytes, spare room included."""
+        return self._data.nbytes
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """A view of rows `[start, stop)`; later writes behind `stop` do not change it."""
+        return self._data[start:stop]
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """Put `rows` at `[start, start + len(rows))`. Rows before `start` are kept, rows behind are not."""
+        stop = start + rows.shape[0]
+        if stop > self._data.shape[0]:
+            grown = self._data.new_empty((capacity_for(stop), *self._data.shape[1:]))
+            grown[:start] = self._data[:start]
+            self._data = grown
+        self._data[start:stop] = rows
+
+    def release(self) -> None:
+        """Give the memory back; no row is left."""
+        self._data = self._data.new_empty((0, *self._data.shape[1:]))
+
+    def select_batch(self, indices: Tensor) -> None:
+        """Reorder, repeat or drop the sequences of a batch; the batch is the first dimension of a row."""
+        self._data = self._data.index_select(1, indices.to(self._data.device))

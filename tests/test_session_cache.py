@@ -1,0 +1,194 @@
+"""Token ids and cache as one value: alignment, repair, forks, export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, tiny_model
+from torch import Tensor
+
+from chatcache.cache.errors import CacheStateError
+from chatcache.cache.kinds import KINDS, LATER_KINDS, make_session_cache, resolve_kind
+from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.errors import UnsupportedOptionError
+from chatcache.stats import MissReason
+
+CROPPABLE = FULL_ATTENTION + SLIDING
+
+
+def feed(name: str, held: SessionCache, token_ids: Sequence[int]) -> Tensor:
+    """One forward over `token_ids`; the logits of all of them."""
+    with torch.inference_mode():
+        logits = tiny_model(name)(torch.tensor([list(token_ids)]), cache=held.cache).logits[0]
+    held.advance(token_ids)
+    return logits
+
+
+def dynamic(name: str, *chunks: Sequence[int]) -> SessionCache:
+    held = make_session_cache(tiny_model(name), "dynamic")
+    for chunk in chunks:
+        feed(name, held, chunk)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("cached", "wanted", "expected"),
+    [
+        ([], [1], Alignment(0, 0)),
+        ([], [1, 2, 3], Alignment(0, 0, 0, MissReason.NO_CACHE)),
+        ([1, 2, 3], [1, 2, 3, 4, 5], Alignment(3, 0)),
+        ([1, 2, 3], [1, 2, 3], Alignment(2, 1)),
+        ([1, 2, 3, 4], [1, 2], Alignment(1, 3)),
+        ([1, 2, 3, 4], [1, 2, 9], Alignment(2, 2)),
+        ([1, 2, 3, 4], [1, 2, 9, 9], Alignment(2, 2, 2, MissReason.HISTORY)),
+        ([1, 2, 3, 4], [9, 2, 3, 4, 5], Alignment(0, 4, 0, MissReason.HISTORY)),
+        ([1, 2, 3, 4], [9], Alignment(0, 4)),
+    ],
+)
+def test_align_keeps_the_common_beginning_and_leaves_a_token_to_forward(
+    cached: list[int], wanted: list[int], expected: Alignment
+) -> None:
+    held = dynamic("llama-gqa", *([cached] if cached else []))
+    assert held.align(wanted) == expected
+    assert list(held.token_ids) == wanted[: expected.num_cached_tokens]
+    held.check()
+
+
+def test_align_refuses_an_empty_wish() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        dynamic("llama-gqa", [1]).align([])
+
+
+@pytest.mark.parametrize("name", CROPPABLE)
+def test_after_align_the_reply_is_the_one_of_a_cache_that_never_had_the_rest(name: str) -> None:
+    ids = random_ids(40)
+    held = dynamic(name, ids[:25], ids[25:30], random_ids(7, seed=5))
+    assert held.align(ids) == Alignment(30, 7, 30, MissReason.HISTORY)
+    assert torch.equal(feed(name, held, ids[30:]), feed(name, dynamic(name, ids[:25], ids[25:30]), ids[30:]))
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_cache_is_kept_when_extended_and_dropped_when_it_would_have_to_be_cropped(name: str) -> None:
+    ids = random_ids(30)
+    held = dynamic(name, ids[:20])
+    assert held.align(ids[:21]) == Alignment(20, 0)
+    assert held.align(ids[:20]) == Alignment(0, 20, 0, MissReason.NOT_CROPPABLE)
+    assert held.num_tokens == 0
+    assert torch.equal(feed(name, held, ids), feed(name, dynamic(name), ids))
+
+
+def test_advance_and_check_report_a_layer_of_another_length() -> None:
+    held = dynamic("llama-gqa", random_ids(10))
+    held.cache.layers[2].crop(-1)
+    with pytest.raises(CacheStateError, match=r"Layer 2 .* 9 tokens, expected 10"):
+        held.check()
+    with pytest.raises(CacheStateError):
+        held.advance([5])
+
+
+class InjectedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("seam", ["register_forward_pre_hook", "register_forward_hook"])
+@pytest.mark.parametrize("layer_index", range(4))
+@pytest.mark.parametrize("name", CROPPABLE + RECURRENT)
+def test_after_a_failure_in_any_layer_repair_gives_the_result_of_a_run_without_it(
+    name: str, layer_index: int, seam: str
+) -> None:
+    model, ids = tiny_model(name), random_ids(40)
+    chunks = [ids[:20], ids[20:21], ids[21:40]]
+    held = dynamic(name, *chunks[:2])
+    blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
+
+    def fail(*_: object) -> None:
+        raise InjectedError
+
+    with getattr(blocks[layer_index], seam)(fail), pytest.raises(InjectedError):
+        feed(name, held, ids[21:30])
+    num_kept = held.repair()
+    assert num_kept == (21 if name in CROPPABLE else 0)
+    held.check()
+    for chunk in chunks[2:] if num_kept else chunks:
+        logits = feed(name, held, chunk)
+    assert torch.equal(logits, feed(name, dynamic(name, *chunks[:2]), chunks[2]))
+
+
+def test_a_failure_in_the_very_first_forward_leaves_an_empty_cache() -> None:
+    held = dynamic("mistral")
+    held.cache.layers[0].update(torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 8))
+    assert held.repair() == 0
+    ids = random_ids(12)
+    assert torch.equal(feed("mistral", held, ids), feed("mistral", dynamic("mistral"), ids))
+
+
+@pytest.mark.parametrize("name", CROPPABLE)
+@pytest.mark.parametrize("num_tokens", [0, 1, WINDOW, 30])
+def test_a_fork_goes_on_alike_and_shares_nothing_with_its_origin(name: str, num_tokens: int) -> None:
+    ids, other = random_ids(40), random_ids(40, seed=3)
+    origin = dynamic(name, ids[:30])
+    forked = origin.fork(num_tokens)
+    assert list(forked.token_ids) == ids[:num_tokens]
+    before = origin.export(0, 30)
+    feed(name, forked, other[:9])
+    after = origin.export(0, 30)
+    for mine, its in zip(before.layers, after.layers, strict=True):
+        assert all(torch.equal(mine[key], its[key]) for key in mine)
+    origin.crop_to(0)
+    feed(name, origin, other)
+    twin = dynamic(name, ids[:30])
+    twin.crop_to(num_tokens)
+    feed(name, twin, other[:9])
+    assert torch.equal(feed(name, forked, other[9:]), feed(name, twin, other[9:]))
+
+
+def test_a_fork_of_a_recurrent_cache_starts_empty() -> None:
+    assert dynamic("mamba2", random_ids(10)).fork(10).num_tokens == 0
+
+
+@pytest.mark.parametrize("name", CROPPABLE)
+def test_exported_ranges_rebuild_a_cache_that_goes_on_exactly_as_the_old_one(name: str) -> None:
+    ids = random_ids(60)
+    held, restored = dynamic(name, ids[:50]), dynamic(name)
+    for start, stop in ((0, 7), (7, 8), (8, 50)):
+        piece = held.export(start, stop)
+        assert piece.token_ids == tuple(ids[start:stop])
+        restored.import_(piece)
+    assert torch.equal(feed(name, held, ids[50:]), feed(name, restored, ids[50:]))
+
+
+def test_importing_a_range_that_does_not_follow_is_refused() -> None:
+    held = dynamic("llama-gqa", random_ids(20))
+    with pytest.raises(CacheStateError, match=r"from 5 .* of 20"):
+        held.import_(held.export(5, 20))
+
+
+def test_num_bytes_is_what_the_tensors_take() -> None:
+    held = dynamic("llama-gqa", random_ids(10))
+    assert held.num_bytes == 4 * 2 * 256 * 2 * 8 * 4
+    assert dynamic("llama-gqa").num_bytes == 0
+
+
+def test_a_cache_of_kind_none_keeps_nothing() -> None:
+    held = make_session_cache(tiny_model("llama-gqa"), "none")
+    assert held.cache is None
+    held.advance([1, 2, 3])
+    assert (held.num_tokens, held.num_bytes, held.repair()) == (0, 0, 0)
+    assert held.align([1, 2, 3]) == Alignment(0, 0, 0, MissReason.NO_CACHE)
+    assert held.fork(0).cache is None
+
+
+def test_auto_means_dynamic() -> None:
+    assert resolve_kind(tiny_model("mistral"), "auto") == "dynamic"
+
+
+@pytest.mark.parametrize("kind", [*LATER_KINDS, "paged", ""])
+def test_kinds_that_cannot_be_had_are_refused_by_name(kind: str) -> None:
+    with pytest.raises(UnsupportedOptionError, match=repr(kind)):
+        make_session_cache(tiny_model("llama-gqa"), kind)
+
+
+def test_every_kind_the_design_names_is_known() -> None:
+    assert {"dynamic", "offloaded", "quantized-int8", "quantized-int4", "quantized-fp8", "static", "none"} == set(KINDS)
