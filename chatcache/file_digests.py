@@ -1,0 +1,58 @@
+"""SHA-256 of files, without reading gigabytes again at every start.
+
+Files up to `ALWAYS_READ_BYTES` are read each time (about 0.15 s for 270 MB). The digest of a larger file is remembered
+in a small JSON file together with the file's size, times and inode, and read again when one of them has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+
+ALWAYS_READ_BYTES = 2**30
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex digest of the whole file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class FileDigests:
+    """Digests of files, with a memory in `cache_file`. A memory that cannot be read or written costs time, no more."""
+
+    def __init__(self, cache_file: Path, always_read_bytes: int = ALWAYS_READ_BYTES) -> None:
+        self._cache_file = cache_file
+        self._always_read_bytes = always_read_bytes
+
+    def sha256(self, path: Path) -> str:
+        """Hex digest of the whole file, remembered if the file is large. Raises OSError."""
+        path = path.resolve()
+        status = path.stat()
+        if status.st_size <= self._always_read_bytes:
+            return sha256_of_file(path)
+        stamp = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_ino}"
+        known = self._load()
+        if known.get(str(path), {}).get("stamp") == stamp:
+            return known[str(path)]["sha256"]
+        digest = sha256_of_file(path)
+        self._store(known | {str(path): {"stamp": stamp, "sha256": digest}})
+        return digest
+
+    def _load(self) -> dict[str, dict[str, str]]:
+        try:
+            known = json.loads(self._cache_file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def _store(self, known: dict[str, dict[str, str]]) -> None:
+        present = {path: entry for path, entry in known.items() if Path(path).exists()}
+        temporary = self._cache_file.with_name(f"{self._cache_file.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._cache_file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(present, indent=1), "utf-8")
+            temporary.replace(self._cache_file)

@@ -1,0 +1,164 @@
+"""A GGUF file, converted once into a folder that transformers loads in about a second.
+
+A converted folder is trusted only if its manifest, which is written last, names every file with the size and SHA-256
+it still has. Everything else (half written, truncated, changed) is converted again. Two processes may ask at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.integrations.gguf.reader import GgufHeader
+
+from chatcache.errors import ModelLoadError, StorageError
+from chatcache.file_digests import FileDigests, sha256_of_file
+from chatcache.library_calls import first_sentence, quiet_transformers
+
+MANIFEST_NAME = "chatcache-manifest.json"
+MANIFEST_FORMAT = 1
+LOCK_TIMEOUT_S = 600.0
+
+
+def ensure_converted(
+    gguf_file: Path, models_dir: Path, name: str, digests: FileDigests, progress: Callable[[str], None]
+) -> Path:
+    """The folder under `models_dir` that holds `gguf_file` converted, verified; made if it is not there or damaged.
+
+    Raises ModelLoadError if the file is no usable GGUF model and StorageError if the folder cannot be written.
+    """
+    header = _read_header(gguf_file)
+    folder = models_dir / f"{name}-{digests.sha256(gguf_file)[:16]}"
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+        with _lock(models_dir / f"{folder.name}.lock", progress):
+            damage = damage_of(folder, digests)
+            if damage is not None:
+                if folder.exists():
+                    progress(f"The converted model in {folder} {damage}. It is converted again.")
+                _replace(folder, gguf_file, header.dtype or torch.bfloat16, progress)
+    except OSError as error:
+        raise StorageError(
+            f"The model could not be converted into {models_dir}: {error.strerror or error}. "
+            "Make room or choose another folder with --data-dir."
+        ) from error
+    return folder
+
+
+def damage_of(folder: Path, digests: FileDigests) -> str | None:
+    """What is wrong with a converted folder, as the end of a sentence; None if it is whole. Raises OSError."""
+    try:
+        manifest = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
+        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+    except FileNotFoundError:
+        return "is not complete"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "has an unreadable manifest"
+    if manifest.get("format") != MANIFEST_FORMAT:
+        return "was written by another version"
+    for name, (size, sha256) in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"lacks {name}"
+        if path.stat().st_size != size or digests.sha256(path) != sha256:
+            return f"has a damaged {name}"
+    return None
+
+
+def _read_header(gguf_file: Path) -> GgufHeader:
+    try:
+        header = GgufHeader.from_file(str(gguf_file))
+        end = max((header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
+    except OSError as error:
+        raise ModelLoadError(f"{gguf_file} cannot be read: {error.strerror or error}.") from error
+    except Exception as error:  # the reader meets damaged files with whatever its parsing runs into
+        raise ModelLoadError(
+            f"{gguf_file} is not a GGUF file that can be read: {first_sentence(error)} Download it again."
+        ) from error
+    size = gguf_file.stat().st_size
+    if size < end:
+        raise ModelLoadError(f"{gguf_file} is cut off: {size} of at least {end} bytes are there. Download it again.")
+    return header
+
+
+@contextlib.contextmanager
+def _lock(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress("Another process is converting this model; waiting for it.")
+        try:
+            lock.acquire(timeout=LOCK_TIMEOUT_S)
+        except Timeout as error:
+            raise StorageError(f"Another process has held {path} for {LOCK_TIMEOUT_S:.0f} s. End it.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _replace(folder: Path, gguf_file: Path, dtype: torch.dtype, progress: Callable[[str], None]) -> None:
+    progress(f"Converting {gguf_file.name}, once; later starts use the result …")
+    started = time.monotonic()
+    temporary = folder.with_name(f"{folder.name}.partial")
+    for leftover in (temporary, folder):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    temporary.mkdir(mode=0o700)
+    try:
+        _convert(gguf_file, temporary, dtype)
+        _write_manifest(temporary, gguf_file)
+        temporary.rename(folder)
+        _fsync(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    progress(f"Converted in {time.monotonic() - started:.0f} s.")
+
+
+def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
+    source, name = str(gguf_file.parent), gguf_file.name
+    # Some of the library's bars on stderr have no switch.
+    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                source, gguf_file=name, quantization_config=GgufConfig(dequantize=True), dtype=dtype
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
+        except Exception as error:  # an unknown architecture, tensor type or tokenizer: each has its own exception
+            raise ModelLoadError(
+                f"{gguf_file} cannot be converted: {first_sentence(error)} "
+                "Choose a GGUF of an architecture that transformers supports, or the model's original folder."
+            ) from error
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _write_manifest(folder: Path, gguf_file: Path) -> None:
+    files = {}
+    for path in sorted(folder.iterdir()):
+        _fsync(path)
+        files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of_file(path)}
+    manifest = {"format": MANIFEST_FORMAT, "source": gguf_file.name, "files": files}
+    path = folder / MANIFEST_NAME
+    path.write_text(json.dumps(manifest, indent=1), "utf-8")
+    _fsync(path)
+    _fsync(folder)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

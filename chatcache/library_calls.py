@@ -1,0 +1,29 @@
+"""What calls into the model libraries need around them: silence while they work, one sentence when they fail."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from transformers.utils import logging
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hold back the library's bars and advice; what matters to a person becomes an error or a notice of ours."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+def first_sentence(error: BaseException) -> str:
+    """What an exception of a library says, as one sentence: its first line that is not empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
