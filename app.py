@@ -1,0 +1,158 @@
+"""chatcache from the command line: arguments → ChatService → page, until the process is told to stop.
+
+The only reader of arguments and environment. Exit status: 0 stopped on request, 1 could not start, 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import threading
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chatcache.config import EMBEDDED_MODEL, ServiceConfig, default_data_dir
+from chatcache.errors import ChatCacheError
+
+DEFAULT_PORT = 7860
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the page is served. Port 0 stands for any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until SIGINT or SIGTERM. Returns the exit status; wrong arguments leave through SystemExit(2)."""
+    config, address = parse_arguments(argv)
+    try:
+        _serve(config, _reserve(address))
+    except ChatCacheError as error:
+        sys.stderr.write(f"chatcache: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address]:
+    """What the command line asks for. Exits with status 2 and a sentence if it cannot be meant."""
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="A browser chat for local language models that never throws away its KV cache."
+    )
+    add = parser.add_argument
+    add(
+        "--model", default=EMBEDDED_MODEL, help="local folder, .gguf file or hub id (default: the embedded %(default)s)"
+    )
+    add("--data-dir", type=Path, default=default_data_dir(), help="where chats and models lie (default: %(default)s)")
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=_port, default=DEFAULT_PORT, help="port to listen on, 0 for any free one (default: %(default)s)")
+    add("--insecure", action="store_true", help="allow a --host that other machines can reach; there is no password")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: %(default)s)")
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+    add("--weights", default="auto", help="auto or full (default: %(default)s)")
+    add("--cache", default="auto", help="cache kind: auto, dynamic or none (default: %(default)s)")
+    add("--context", type=_at_least_one, metavar="TOKENS", help="context length (default: what the model supports)")
+    add("--max-turns", type=_at_least_one, default=2, help="replies written at once (default: %(default)s)")
+    add("--version", action="version", version=f"chatcache {version()}")
+    given = parser.parse_args(argv)
+    if not given.insecure and not _is_loopback(given.host):
+        parser.error(
+            f"--host {given.host} lets other machines read every chat without a password. "
+            "Add --insecure if that is what you want."
+        )
+    config = ServiceConfig(
+        model=given.model,
+        data_dir=given.data_dir.expanduser(),
+        device=given.device,
+        dtype=given.dtype,
+        weights=given.weights,
+        cache=given.cache,
+        max_context_tokens=given.context,
+        max_concurrent_turns=given.max_turns,
+    )
+    return config, Address(given.host, given.port)
+
+
+def version() -> str:
+    """The version in pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text("utf-8"))
+    return str(project["project"]["version"])
+
+
+def _serve(config: ServiceConfig, address: Address) -> None:
+    _say(f"chatcache {version()}: loading {config.model} …")
+    # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    from chatcache.chat import ChatService
+    from chatcache.ui.app import launch
+
+    service = ChatService.open(config, progress=_say)
+    try:
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        launch(service, host=address.host, port=address.port)
+        _say(f"Ready on {address.url} (Ctrl+C stops it)")
+        stop.wait()
+        _say("Stopping; replies that are being written are kept as far as they are …")
+    finally:
+        service.close()
+
+
+def _reserve(address: Address) -> Address:
+    """The address with a port that is free now, found out before a model is loaded. Raises ChatCacheError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            raise ChatCacheError(
+                f"Cannot listen on {address.host}, port {address.port}: {error.strerror or error}. "
+                "Perhaps chatcache is running already; else choose another port with --port."
+            ) from error
+        return Address(address.host, probe.getsockname()[1])
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
