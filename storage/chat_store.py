@@ -44,6 +44,7 @@ from storage.records import (
     MessageStatus,
     Role,
     SessionTree,
+    StoreCounts,
     TurnRecord,
 )
 from storage.session_tree import cut_to, with_new_ids
@@ -144,6 +145,14 @@ class ChatStore:
             if find_session(db, owner, session_id).deleted_at is None:
                 raise InvalidRecordError("Only a session in the bin can be removed for good: delete it first.")
             remove_session(db, session_id)
+
+    def counts(self, owner: str) -> StoreCounts:
+        """How many sessions and messages the owner has, the bin included."""
+        sessions = select(func.count(), func.count(SessionRow.deleted_at)).where(SessionRow.owner == owner)
+        messages = select(func.count()).where(MessageRow.owner == owner)
+        with self._database.read() as db:
+            num_sessions, num_deleted = db.execute(sessions.select_from(SessionRow)).one()
+            return StoreCounts(num_sessions, num_deleted, db.scalars(messages.select_from(MessageRow)).one())
 
     # The tree, read
 

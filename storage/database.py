@@ -95,6 +95,11 @@ class Database:
         ):
             yield db
 
+    @property
+    def num_bytes(self) -> int:
+        """What the database takes on disk, its write-ahead log included."""
+        return sum(path.stat().st_size for path in self.data_dir.glob(f"{DATABASE_NAME}*"))
+
     def close(self) -> None:
         """Close all connections and give the directory back. May be called twice."""
         self._engine.dispose()
@@ -153,6 +158,8 @@ def _make_engine(path: Path) -> Engine:
         connection.isolation_level = None
         # One damaged byte in a text must not make the whole chat unreadable.
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        # SQLite's own knows ASCII only, and searches ignore case by it.
+        connection.create_function("lower", 1, _lower, deterministic=True)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
@@ -164,6 +171,10 @@ def _make_engine(path: Path) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
     return engine
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
 def migration_config() -> Config:

@@ -128,3 +128,12 @@ class SessionTree:
     session: ChatSession
     messages: tuple[Message, ...]
     turns: tuple[TurnRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """How much one owner has stored. `num_deleted_sessions` are among `num_sessions`."""
+
+    num_sessions: int
+    num_deleted_sessions: int
+    num_messages: int

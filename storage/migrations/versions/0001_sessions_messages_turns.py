@@ -52,7 +52,7 @@ def upgrade() -> None:
         sa.Column("selected_child_id", sa.String(length=36), nullable=True),
         sa.Column("edited", sa.Boolean(), nullable=False),
         sa.Column("origin_id", sa.String(length=36), nullable=True),
-        sa.CheckConstraint("role IN ('user', 'assistant')", name="ck_messages_role"),
+        sa.CheckConstraint("role IN ('user', 'assistant')", name=op.f("ck_messages_role")),
         sa.ForeignKeyConstraint(
             ["session_id", "parent_id"], ["messages.session_id", "messages.id"], name="fk_messages_session_id_parent_id"
         ),
