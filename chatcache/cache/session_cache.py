@@ -93,7 +93,7 @@ class SessionCache:
         if num_held == 0:
             is_miss = limit > 0
             return Alignment(0, 0, 0, MissReason.NO_CACHE) if is_miss else Alignment(0, 0)
-        num_common = min(_common_length(self._token_ids, wanted_ids), limit)
+        num_common = min(common_length(self._token_ids, wanted_ids), limit)
         reason = MissReason.HISTORY if num_common < min(num_held, limit) else None
         if num_common < num_held and not self.is_croppable:
             reason, num_common = MissReason.NOT_CROPPABLE, 0
@@ -189,7 +189,7 @@ class SessionCache:
         self._token_ids.clear()
 
 
-def _common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
+def common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
     """How many ids the two begin with in common."""
     shorter = min(len(held), len(wanted))
     if list(held[:shorter]) == list(wanted[:shorter]):
