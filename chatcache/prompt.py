@@ -1,0 +1,289 @@
+"""Messages → token ids: the prompt of a turn, built so that the next turn's prompt extends what this turn fed.
+
+The chat is rendered with the model's own template; the ids of replies are spliced in as they were sampled, never made
+from text again. Knows templates and ids. Does not know caches, sessions or sampling.
+
+Each reply enters the template as a sentinel. Where `full` is the rendered chat and `gen` the rendered chat before that
+reply, with the generation prompt, one cut per reply says which part of `full` the reply's ids replace:
+
+    full = gen + whitespace, tags, reasoning + sentinel + …   → cut from the end of gen: pure extension
+    the template dropped the reasoning                        → the ids after the reasoning, at the sentinel
+    anything else                                             → the ids at the sentinel
+
+Text between two cuts is encoded on its own, so what stands before a cut keeps its ids whatever follows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import takewhile
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from chatcache.chat_template import (
+    DEFAULT_CHAT_TEMPLATE,
+    DEFAULT_TEMPLATE_STOP,
+    NOW_VARIABLE,
+    ChatTemplate,
+    TemplateMessage,
+    answer_sentinel,
+    find_reasoning_tags,
+    reasoning_sentinel,
+)
+from chatcache.errors import InvalidInputError
+from chatcache.reply_stream import ReasoningSplit, ReplyStream, split_reasoning_ids
+from chatcache.token_text import TokenText, common_prefix_length
+from storage.records import Role
+
+__all__ = ["DEFAULT_CHAT_TEMPLATE", "Prompt", "PromptBuilder", "PromptMessage"]
+
+_NUM_REMEMBERED = 8
+"""Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message of a branch. `token_ids` None: a reply known by text only, encoded from `text` and `reasoning`."""
+
+    role: Role
+    text: str
+    reasoning: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to feed for a reply.
+
+    `rewrite_index` is the index of the first id at which the template rewrote what the previous turn had fed (its
+    prompt and its reply); None: pure extension. `starts_in_reasoning`: the reply begins inside its reasoning.
+    """
+
+    token_ids: tuple[int, ...]
+    rewrite_index: int | None = None
+    starts_in_reasoning: bool = False
+
+
+class PromptBuilder:
+    """Builds prompts for one model. Safe to use from any thread.
+
+    A prompt is a function of the messages, the system prompt and the template variables alone; the last few prompts
+    are remembered only to save work.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat_template: str, eos_token_ids: frozenset[int]) -> None:
+        """Probes the template. Raises ModelLoadError when it cannot render a plain chat."""
+        added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items()}
+        tags = find_reasoning_tags(chat_template, added)
+        self._template = ChatTemplate(chat_template, tokenizer.special_tokens_map, tags)
+        tag_tokens = {tags.opening, tags.closing} & set(added)
+        control_tokens = set(tokenizer._get_control_tokens(chat_template)) - tag_tokens
+        self._tokens = TokenText(tokenizer, control_tokens | tag_tokens, visible_tokens=tag_tokens)
+        self._stop = DEFAULT_TEMPLATE_STOP if chat_template == DEFAULT_CHAT_TEMPLATE else ()
+        self._remembered: list[_Built] = []
+        self._lock = threading.Lock()
+        self.end_token_ids = eos_token_ids | self._terminator({added[token] for token in control_tokens})
+        """Ids that end a reply: the model's eos ids and the template's terminator."""
+
+    @property
+    def supports_thinking_switch(self) -> bool:
+        """Whether the template reads `enable_thinking`, which may then be added to the template variables."""
+        return "enable_thinking" in self._template.variables
+
+    def build(
+        self, messages: Sequence[PromptMessage], *, system_prompt: str | None, template_vars: Mapping[str, Any]
+    ) -> Prompt:
+        """The prompt for the reply to the last of `messages` (user, reply, user, …, user).
+
+        An empty system prompt is none. Raises InvalidInputError with the template's sentence when it refuses the chat.
+        """
+        chat = self._chat(tuple(messages), system_prompt, template_vars)
+        with self._lock:
+            known = [b for b in self._remembered if b.chat.begins(chat)]
+            built = max(known, key=lambda b: len(b.chat.messages)) if known else self._extend(None, chat.first(1))
+            for num_messages in range(len(built.chat.messages) + 2, len(chat.messages) + 1, 2):
+                built = self._extend(built, chat.first(num_messages))
+            self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
+        return Prompt(built.token_ids, built.rewrite_index, self._template.starts_in_reasoning(built.text))
+
+    def encode_reply(self, text: str, reasoning: str | None = None) -> tuple[int, ...]:
+        """Ids for a reply that a person wrote or edited, as this model would have said it behind its prompt."""
+        body = self._tokens.mark(text)
+        if reasoning is None:
+            body = self._template.facts.before_reply + body
+        else:
+            tags = self._template.tags
+            opening = "" if self._template.facts.starts_in_reasoning else tags.opening + "\n"
+            body = f"{opening}{self._tokens.mark(reasoning)}\n{tags.closing}\n\n{body}"
+        return tuple(self._tokens.encode(body, at_start=False))
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens `text` takes as a message, without what the template puts around it."""
+        return self._tokens.count_tokens(text)
+
+    def frozen_template_vars(self, now: datetime) -> dict[str, Any]:
+        """The variables a session is created with, as plain JSON values: its date never changes afterwards."""
+        return {NOW_VARIABLE: now.isoformat()}
+
+    def reply_stream(
+        self, *, stop: Sequence[str] = (), prior_ids: Sequence[int] = (), starts_in_reasoning: bool = False
+    ) -> ReplyStream:
+        """A stream for the reply to a prompt; `starts_in_reasoning` is the prompt's. `prior_ids`: continue a reply."""
+        gap = self._template.facts.before_reply
+        return ReplyStream(
+            self._tokens,
+            tags=self._template.tags,
+            end_token_ids=self.end_token_ids,
+            stop=(*stop, *self._stop),
+            prior_ids=prior_ids,
+            starts_in_reasoning=starts_in_reasoning,
+            num_leading_spaces=len(gap) - len(gap.lstrip(" ")),
+        )
+
+    def _terminator(self, control_ids: set[int]) -> frozenset[int]:
+        """The first control token that the template writes behind a reply."""
+        after = self._tokens.encode(self._template.facts.after_reply, at_start=False)
+        return frozenset([i for i in after if i in control_ids][:1])
+
+    def _chat(
+        self, messages: tuple[PromptMessage, ...], system_prompt: str | None, template_vars: Mapping[str, Any]
+    ) -> _Chat:
+        roles = [message.role for message in messages]
+        if not roles or roles != [(Role.USER, Role.ASSISTANT)[i % 2] for i in range(len(roles))] or len(roles) % 2 == 0:
+            raise ValueError(f"A prompt needs user, reply, user, …, user; got {roles}.")
+        mark, tags = self._tokens.mark, self._template.tags
+        rendered: list[TemplateMessage] = []
+        for i, message in enumerate(messages):
+            if message.role is Role.USER:
+                content = mark(message.text)
+            else:
+                content = answer_sentinel(i // 2)
+                if message.reasoning is not None:
+                    content = f"{tags.opening}\n{reasoning_sentinel(i // 2)}\n{tags.closing}\n\n{content}"
+            rendered.append({"role": message.role.value, "content": content})
+        system: list[TemplateMessage] = []
+        if system_prompt and system_prompt.strip():
+            if self._template.facts.has_system_role:
+                system = [{"role": "system", "content": mark(system_prompt)}]
+            else:
+                rendered[0]["content"] = f"{mark(system_prompt)}\n\n{rendered[0]['content']}"
+        marked_vars = {k: mark(v) if isinstance(v, str) else v for k, v in template_vars.items()}
+        return _Chat(messages, system_prompt or "", marked_vars, (*system, *rendered))
+
+    def _extend(self, before: _Built | None, chat: _Chat) -> _Built:
+        """The prompt of `chat`, given the prompt of the same chat one turn earlier (None: this is the first turn)."""
+        text = self._render(chat)
+        if before is None:
+            return _Built(chat, text, (), tuple(self._tokens.encode(text, at_start=True)), None)
+        num_shared = common_prefix_length(before.text, text)
+        # A decision about a reply looks at nothing behind its sentinel, so it stands where the text is the same.
+        cuts = list(takewhile(lambda cut: cut.end <= num_shared, before.cuts))
+        ids = list(before.token_ids[: cuts[-1].num_ids]) if cuts else []
+        for k in range(len(cuts), len(before.cuts)):
+            cuts.append(self._add_cut(ids, cuts, text, self._cut(text, self._render(chat.before_reply(k)), k, chat)))
+        cut = self._cut(text, before.text, len(cuts), chat)
+        if cut.start == num_shared == len(before.text):
+            ids = [*before.token_ids, *cut.token_ids]
+            cuts.append(replace(cut, num_ids=len(ids)))
+        else:
+            cuts.append(self._add_cut(ids, cuts, text, cut))
+        ids += self._tokens.encode(text[cut.end :], at_start=False)
+        fed = (*before.token_ids, *self._reply_ids(chat.messages[-2]))
+        num_kept = common_prefix_length(fed, tuple(ids))
+        return _Built(chat, text, tuple(cuts), tuple(ids), num_kept if num_kept < len(fed) else None)
+
+    def _add_cut(self, ids: list[int], cuts: list[_Cut], text: str, cut: _Cut) -> _Cut:
+        """Append to `ids` the text since the last cut and the reply of this one."""
+        position = cuts[-1].end if cuts else 0
+        ids += self._tokens.encode(text[position : cut.start], at_start=position == 0)
+        ids += cut.token_ids
+        return replace(cut, num_ids=len(ids))
+
+    def _cut(self, text: str, gen: str, k: int, chat: _Chat) -> _Cut:
+        """Which part of `text` the ids of reply `k` replace."""
+        reply = chat.messages[2 * k + 1]
+        ids = self._reply_ids(reply)
+        sentinel, thought = answer_sentinel(k), reasoning_sentinel(k)
+        at, end = text.find(sentinel), text.find(sentinel) + len(sentinel)
+        if at < 0 or text.find(sentinel, end) >= 0:
+            raise InvalidInputError("The model's chat template does not show every reply exactly once.")
+        thought_at = text.rfind(thought, 0, at) if reply.reasoning is not None else -1
+        extends = len(gen) <= at and text.startswith(gen)
+        start = at
+        if reply.reasoning is not None and thought_at < 0:
+            ids = self._split(gen, ids).after_reasoning
+        elif extends and self._template.is_filler(text[len(gen) : at]):
+            return _Cut(len(gen), end, ids)
+        elif thought_at >= 0:
+            start, ids = thought_at, self._split(gen, ids).from_reasoning
+        if extends:
+            # Template text that stays: encoded apart from the generation prompt, which was fed as it is.
+            kept = self._tokens.encode(text[len(gen) : start], at_start=False)
+            return _Cut(len(gen), end, (*kept, *ids))
+        return _Cut(start, end, ids)
+
+    def _split(self, gen: str, reply_ids: tuple[int, ...]) -> ReasoningSplit:
+        return split_reasoning_ids(
+            self._tokens,
+            self._template.tags,
+            reply_ids,
+            starts_in_reasoning=self._template.starts_in_reasoning(gen),
+        )
+
+    def _reply_ids(self, reply: PromptMessage) -> tuple[int, ...]:
+        return self.encode_reply(reply.text, reply.reasoning) if reply.token_ids is None else reply.token_ids
+
+    def _render(self, chat: _Chat) -> str:
+        return self._template.render(chat.rendered, chat.template_vars)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A branch, and the same as the template gets it: marked text, sentinels for replies, perhaps a system message."""
+
+    messages: tuple[PromptMessage, ...]
+    system_prompt: str
+    template_vars: dict[str, Any]
+    rendered: tuple[TemplateMessage, ...]
+
+    def first(self, num_messages: int) -> _Chat:
+        num_left_out = len(self.messages) - num_messages
+        return replace(
+            self, messages=self.messages[:num_messages], rendered=self.rendered[: len(self.rendered) - num_left_out]
+        )
+
+    def before_reply(self, k: int) -> _Chat:
+        return self.first(2 * k + 1)
+
+    def begins(self, other: _Chat) -> bool:
+        """Whether `other` is this chat, or this chat gone on."""
+        return (
+            self.system_prompt == other.system_prompt
+            and self.template_vars == other.template_vars
+            and self.messages == other.messages[: len(self.messages)]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """`text[start:end]` is replaced by `token_ids`; `num_ids` ids of the prompt end with them."""
+
+    start: int
+    end: int
+    token_ids: tuple[int, ...]
+    num_ids: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A prompt with what the next turn's is made from: the rendered text and one cut per reply."""
+
+    chat: _Chat
+    text: str
+    cuts: tuple[_Cut, ...]
+    token_ids: tuple[int, ...]
+    rewrite_index: int | None

@@ -1,0 +1,356 @@
+"""Token ids → the text of a reply, as they are sampled: whole characters, without stop strings and reasoning tags.
+
+Knows bytes, characters, stop strings and reasoning tags. Does not know the model, templates or the cache. What a pushed
+id costs does not depend on how long the reply already is.
+
+    ids → _DecodedIds (code points) → _StopMatcher → _Splitter (reasoning | answer, whole characters) → pieces
+"""
+
+from __future__ import annotations
+
+import bisect
+import codecs
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import regex  # type: ignore[import-untyped, unused-ignore]
+
+from chatcache.chat_template import ReasoningTags
+from chatcache.token_text import TokenText
+
+_MAX_HELD_CHARACTER = 64
+"""Code points after which a character is let go unfinished: stacked marks must not stop the stream."""
+
+_MAX_PENDING_IDS = 8
+"""Ids that may make up one character where only the tokenizer's own decoder knows their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """New text of a reply, in whole characters. `is_reasoning`: it stands inside the reasoning tags."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedReply:
+    """A reply as it stands if nothing more is sampled.
+
+    `pieces` are those that `push` still holds back; `text` and `reasoning` (None: no reasoning tag was met) are whole.
+    `token_ids` are the ids of what is visible, tags included: cut at a stop string and before incomplete UTF-8. Where
+    such a cut falls inside a token, the visible part of that token is encoded anew.
+    """
+
+    pieces: tuple[TextPiece, ...]
+    text: str
+    reasoning: str | None
+    token_ids: tuple[int, ...]
+
+
+class ReplyStream:
+    """One reply on its way from ids to text. Not thread-safe: it belongs to its turn.
+
+    `stopped` turns True when a stop string or one of `end_token_ids` is met; what is pushed after that is ignored.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenText,
+        *,
+        tags: ReasoningTags,
+        end_token_ids: frozenset[int] = frozenset(),
+        stop: Sequence[str] = (),
+        prior_ids: Sequence[int] = (),
+        starts_in_reasoning: bool = False,
+        num_leading_spaces: int = 0,
+    ) -> None:
+        """`prior_ids` open the reply and were shown before; `num_leading_spaces` are the template's, not the text's."""
+        self.stopped = False
+        self._end_token_ids = end_token_ids
+        self._decoded = _DecodedIds(tokens, num_leading_spaces)
+        self._stop = _StopMatcher(stop)
+        self._splitter = _Splitter(tags, starts_in_reasoning)
+        self._transcript = _Transcript()
+        for token_id in prior_ids:
+            self._take(self._stop.feed(self._decoded.push(token_id), search=False))
+        prior = self.finish()
+        self._transcript.num_shown = {False: len(prior.text), True: len(prior.reasoning or "")}
+
+    def push(self, token_id: int) -> list[TextPiece]:
+        """Take the next sampled id; returns the text that is certain by now, often none."""
+        if self.stopped:
+            return []
+        if token_id in self._end_token_ids:
+            self.stopped = True
+            return []
+        visible = self._stop.feed(self._decoded.push(token_id))
+        self.stopped = self._stop.start is not None
+        return self._take(visible)
+
+    def finish(self) -> StreamedReply:
+        """The reply if it ended here. Changes nothing, so it may be asked at any time."""
+        splitter, transcript = copy.copy(self._splitter), self._transcript.copy()
+        pieces = transcript.add(splitter.feed(self._stop.held)) + transcript.add(splitter.flush())
+        return StreamedReply(
+            pieces=tuple(pieces),
+            text="".join(transcript.parts[False]),
+            reasoning="".join(transcript.parts[True]) if splitter.met_reasoning else None,
+            token_ids=tuple(self._decoded.ids_before(self._stop.start)),
+        )
+
+    def _take(self, visible: str) -> list[TextPiece]:
+        return self._transcript.add(self._splitter.feed(visible))
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningSplit:
+    """The ids of a reply from its reasoning's first character on, and from its answer's first character on."""
+
+    from_reasoning: tuple[int, ...]
+    after_reasoning: tuple[int, ...]
+
+
+def split_reasoning_ids(
+    tokens: TokenText, tags: ReasoningTags, token_ids: Sequence[int], *, starts_in_reasoning: bool
+) -> ReasoningSplit:
+    """Where a template rewrites reasoning, the ids that remain to be spliced in.
+
+    A reply without reasoning is all answer; one that was stopped inside its reasoning has no answer.
+    """
+    decoded = _DecodedIds(tokens, 0)
+    text = "".join([decoded.push(token_id) for token_id in token_ids])
+    begin = 0
+    if not starts_in_reasoning:
+        begin = len(text) - len(text.lstrip())
+        if not text.startswith(tags.opening, begin):
+            return ReasoningSplit(tuple(token_ids), tuple(token_ids))
+        begin += len(tags.opening)
+    end = text.find(tags.closing, begin)
+    from_reasoning = tuple(decoded.ids_from(_skip_space(text, begin)))
+    if end < 0:
+        return ReasoningSplit(from_reasoning, ())
+    return ReasoningSplit(from_reasoning, tuple(decoded.ids_from(_skip_space(text, end + len(tags.closing)))))
+
+
+def _skip_space(text: str, start: int) -> int:
+    return start + len(text[start:]) - len(text[start:].lstrip())
+
+
+class _DecodedIds:
+    """Ids with the code points each one completed, so that ids can be cut where text is cut."""
+
+    def __init__(self, tokens: TokenText, num_leading_spaces: int) -> None:
+        self._tokens = tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._num_to_strip = max(tokens.num_stripped_spaces, num_leading_spaces)
+        self._stripped = ""
+        self._context: list[int] = []
+        self._pending: list[int] = []
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self._ends: list[int] = []
+        """For each id, the length of the text up to and including it."""
+        self._is_whole: list[bool] = []
+        """For each id, whether the text up to and including it ends in a whole code point."""
+
+    def push(self, token_id: int) -> str:
+        """The code points that `token_id` completes."""
+        if self._tokens.knows_bytes:
+            text = self._utf8.decode(self._tokens.token_bytes(token_id))
+            is_whole = not self._utf8.getstate()[0]
+        else:
+            text = self._decode_behind_context(token_id)
+            is_whole = not self._pending
+        if self._num_to_strip and text:
+            text = self._strip(text)
+        self._ids.append(token_id)
+        self._texts.append(text)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
+        self._is_whole.append(is_whole)
+        return text
+
+    def ids_before(self, end: int | None) -> list[int]:
+        """The ids of the first `end` code points; None: of all whole ones."""
+        end = (self._ends[-1] if self._ends else 0) if end is None else end
+        num_kept = bisect.bisect_right(self._ends, end)
+        while num_kept and not self._is_whole[num_kept - 1]:
+            num_kept -= 1
+        start = self._ends[num_kept - 1] if num_kept else 0
+        return self._ids[:num_kept] + self._encode(num_kept, start, end)
+
+    def ids_from(self, start: int) -> list[int]:
+        """The ids of the text from code point `start` on."""
+        first = bisect.bisect_left(self._ends, start) if start else -1
+        while 0 <= first < len(self._ids) - 1 and not self._is_whole[first]:
+            first += 1
+        if first < 0:
+            return list(self._ids)
+        if first >= len(self._ids):
+            return []
+        return self._encode(first, start, self._ends[first]) + self._ids[first + 1 :]
+
+    def _encode(self, index: int, start: int, end: int) -> list[int]:
+        """New ids for the code points from `start` to `end`, the first of which `index` (or a later id) completed."""
+        if start >= end:
+            return []
+        begin = self._ends[index - 1] if index else 0
+        while begin > start:
+            index -= 1
+            begin = self._ends[index - 1] if index else 0
+        last = bisect.bisect_left(self._ends, end)
+        text = "".join(self._texts[index : last + 1])[start - begin : end - begin]
+        text = text if start else self._stripped + text
+        return self._tokens.encode(self._tokens.mark(text), at_start=False)
+
+    def _strip(self, text: str) -> str:
+        spaces = min(len(text) - len(text.lstrip(" ")), self._num_to_strip)
+        self._stripped += text[:spaces]
+        self._num_to_strip = self._num_to_strip - spaces if spaces == len(text) else 0
+        return text[spaces:]
+
+    def _decode_behind_context(self, token_id: int) -> str:
+        """For tokenizers whose bytes are unknown: what the ids since the last whole character add to those before."""
+        self._pending.append(token_id)
+        before, after = self._tokens.decode(self._context), self._tokens.decode(self._context + self._pending)
+        if after.endswith("\ufffd") and len(self._pending) < _MAX_PENDING_IDS:
+            return ""
+        self._context, self._pending = self._pending, []
+        return after[len(before) :]
+
+
+class _StopMatcher:
+    """Lets text through up to a stop string; holds back an end that may turn out to begin one."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self.start: int | None = None
+        """Where in the text the stop string began, once one was met."""
+        self.held = ""
+        self._stop = tuple(stop)
+        self._num_tail = max(map(len, self._stop), default=1) - 1
+        self._tail = ""
+        self._num_fed = 0
+
+    def feed(self, text: str, *, search: bool = True) -> str:
+        """The text that is certain to be visible. `search=False`: `text` was shown before, only remember its end."""
+        window, text = self._tail + text, self.held + text
+        begin = self._num_fed - len(self._tail)
+        self._num_fed = begin + len(window)
+        if search and (found := self._find(window, len(self._tail))) is not None:
+            self.start, self.held = begin + found, ""
+            return text[: max(0, self.start - (self._num_fed - len(text)))]
+        self._tail = window[max(0, len(window) - self._num_tail) :]
+        num_held = max((_num_overlapping(text, stop) for stop in self._stop), default=0)
+        self.held = text[len(text) - num_held :]
+        return text[: len(text) - num_held]
+
+    def _find(self, window: str, num_old: int) -> int | None:
+        """The earliest stop string in `window` that ends after its first `num_old` code points."""
+        found = (window.find(stop, max(0, num_old - len(stop) + 1)) for stop in self._stop)
+        return min((index for index in found if index >= 0), default=None)
+
+
+class _Splitter:
+    """Tells reasoning from answer and releases whole characters.
+
+    Reasoning is what stands between the tags at the start of a reply; a tag further on is text. Whitespace next to the
+    tags belongs to the tags.
+    """
+
+    def __init__(self, tags: ReasoningTags, starts_in_reasoning: bool) -> None:
+        self._tags = tags
+        self._mode = "reasoning" if starts_in_reasoning else "start"
+        self._held = ""
+        self._has_begun = False
+        self.met_reasoning = starts_in_reasoning
+
+    def feed(self, text: str) -> list[TextPiece]:
+        self._held += text
+        pieces: list[TextPiece] = []
+        if self._mode == "start":
+            self._look_for_opening()
+        if self._mode == "reasoning":
+            pieces += self._reasoning()
+        if self._mode == "after":
+            self._held = self._held.lstrip()
+            self._mode = "answer" if self._held else "after"
+        if self._mode == "answer":
+            pieces += self._release(len(self._held), is_reasoning=False)
+        return pieces
+
+    def flush(self) -> list[TextPiece]:
+        """What is held back, when nothing more comes."""
+        is_reasoning = self._mode == "reasoning"
+        text = self._held.rstrip() if is_reasoning else self._held
+        self._held = ""
+        return [TextPiece(text, is_reasoning)] if text else []
+
+    def _look_for_opening(self) -> None:
+        text, opening = self._held.lstrip(), self._tags.opening
+        if text.startswith(opening):
+            self._mode, self.met_reasoning, self._held = "reasoning", True, text[len(opening) :]
+        elif not opening.startswith(text):
+            self._mode = "answer"
+
+    def _reasoning(self) -> list[TextPiece]:
+        if not self._has_begun:
+            self._held = self._held.lstrip()
+            self._has_begun = bool(self._held)
+        text, tag, rest = self._held.partition(self._tags.closing)
+        if tag:
+            self._mode, self._held = "after", rest
+            text = text.rstrip()
+            return [TextPiece(text, True)] if text else []
+        body = text[: len(text) - _num_overlapping(text, self._tags.closing)].rstrip()
+        return self._release(len(body), is_reasoning=True)
+
+    def _release(self, num_ready: int, *, is_reasoning: bool) -> list[TextPiece]:
+        num_whole = _num_in_whole_characters(self._held[:num_ready])
+        text, self._held = self._held[:num_whole], self._held[num_whole:]
+        return [TextPiece(text, is_reasoning)] if text else []
+
+
+class _Transcript:
+    """All text so far, by `is_reasoning`, and how much of it was shown before this stream began."""
+
+    def __init__(self) -> None:
+        self.parts: dict[bool, list[str]] = {False: [], True: []}
+        self.num_shown = {False: 0, True: 0}
+        self._lengths = {False: 0, True: 0}
+
+    def copy(self) -> _Transcript:
+        twin = _Transcript()
+        twin.parts = {kind: list(parts) for kind, parts in self.parts.items()}
+        twin.num_shown, twin._lengths = dict(self.num_shown), dict(self._lengths)
+        return twin
+
+    def add(self, pieces: list[TextPiece]) -> list[TextPiece]:
+        """Append; returns what of it is new to the reader."""
+        new = []
+        for piece in pieces:
+            kind = piece.is_reasoning
+            unseen = piece.text[max(0, self.num_shown[kind] - self._lengths[kind]) :]
+            self.parts[kind].append(piece.text)
+            self._lengths[kind] += len(piece.text)
+            if unseen:
+                new.append(TextPiece(unseen, kind))
+        return new
+
+
+def _num_overlapping(text: str, tag: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `tag`, but not all of it."""
+    for n in range(min(len(tag) - 1, len(text)), 0, -1):
+        if tag.startswith(text[-n:]):
+            return n
+    return 0
+
+
+def _num_in_whole_characters(text: str) -> int:
+    """How many code points of `text` form finished characters: a mark, a joiner may still follow the last one."""
+    if not text or (text[-1].isascii() and not text[-1].isalnum() and text[-1] not in "#*"):
+        return len(text)
+    start = 0
+    for cluster in regex.finditer(r"\X", text):
+        start = int(cluster.start())
+    return start if len(text) - start < _MAX_HELD_CHARACTER else len(text)
