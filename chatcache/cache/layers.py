@@ -4,6 +4,8 @@ Drop-in for the library's dynamic layers, sliding ones included. A layer knows i
 not know token ids, other layers, or who else may hold the cache.
 """
 
+# The library leaves `__init__` and `__init_subclass__` of its layers without types.
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -18,7 +20,7 @@ from chatcache.cache.errors import CacheStateError
 from chatcache.cache.token_buffer import TokenBuffer
 
 
-class TokenLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class TokenLayer(CacheLayerMixin):
     """A layer that holds something for each of its tokens, and nothing else.
 
     `sliding_window`: the model's mask lets a token see only that many tokens, itself included. The layer keeps the full
@@ -29,7 +31,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     is_croppable = True
 
     def __init__(self, sliding_window: int | None = None, **_: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.sliding_window = sliding_window
         self.is_sliding = sliding_window is not None
         self._num_tokens = 0
@@ -113,7 +115,7 @@ class TokenLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Called when the length or the buffers changed other than by an update."""
 
 
-class AppendLayer(TokenLayer):  # type: ignore[no-untyped-call]
+class AppendLayer(TokenLayer):
     """Keys and values in full precision, shaped `[batch, heads, tokens, head_dim]` for the model.
 
     `keys` and `values` are views of all tokens held, as the library's own code expects them.
