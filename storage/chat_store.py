@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import and_, func, or_, select, update
 
 from storage.chat_rows import (
     add_child,
@@ -392,20 +392,24 @@ class ChatStore:
             turn = find_turn_by_request(db, owner, session_id, request_id)
             return None if turn is None else turn.to_record()
 
-    def mark_interrupted(self) -> int:
-        """For all owners: end what a process that is gone left unfinished. Returns how many replies that were."""
-        generating = MessageRow.status == MessageStatus.GENERATING
+    def mark_interrupted(self, session_id: str | None = None) -> int:
+        """End what was left unfinished by a process that is gone, or by a disk that was full.
+
+        In one session, or in all of them, of all owners; the caller knows that no turn runs there. Returns how many
+        replies that were.
+        """
+        generating = and_(MessageRow.status == MessageStatus.GENERATING)
+        unfinished = and_(TurnRow.finished_at.is_(None))
+        if session_id is not None:
+            generating = and_(generating, MessageRow.session_id == session_id)
+            unfinished = and_(unfinished, TurnRow.session_id == session_id)
         with self._database.write() as db:
             db.execute(
                 update(SessionRow)
                 .where(SessionRow.id.in_(select(MessageRow.session_id).where(generating)))
                 .values(version=SessionRow.version + 1)
             )
-            db.execute(
-                update(TurnRow)
-                .where(TurnRow.finished_at.is_(None))
-                .values(finished_at=utc_now(), stats=INTERRUPTED_STATS)
-            )
+            db.execute(update(TurnRow).where(unfinished).values(finished_at=utc_now(), stats=INTERRUPTED_STATS))
             replies = db.scalars(
                 update(MessageRow).where(generating).values(status=MessageStatus.INTERRUPTED).returning(MessageRow.id)
             )
@@ -424,17 +428,21 @@ class ChatStore:
                 return None
             return insert_tree_as(db, owner, tree)
 
-    def replace_tree(self, owner: str, tree: SessionTree) -> ChatSession:
-        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids."""
+    def replace_tree(self, owner: str, tree: SessionTree) -> tuple[ChatSession, bool]:
+        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids.
+
+        Also returns whether there was one.
+        """
         with self._database.write() as db:
             existing = db.get(SessionRow, tree.session.id)
-            if existing is not None and existing.owner == owner:
+            is_there = existing is not None and existing.owner == owner
+            if existing is not None and is_there:
                 kept = with_new_ids(read_tree(db, existing), new_id)
                 in_bin = dataclasses.replace(kept.session, deleted_at=utc_now())
                 db.expunge(existing)
                 remove_session(db, existing.id)
                 insert_tree(db, dataclasses.replace(kept, session=in_bin))
-            return insert_tree_as(db, owner, tree)
+            return insert_tree_as(db, owner, tree), is_there
 
     def _change(self, owner: str, session_id: str, values: Mapping[str, Any]) -> ChatSession:
         with self._database.write() as db:

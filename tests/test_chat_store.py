@@ -381,6 +381,15 @@ def test_what_a_dead_process_left_is_marked_interrupted_and_its_text_kept(store:
     assert store.get_message(ME, message.id).status is MessageStatus.COMPLETE
 
 
+def test_one_session_can_be_marked_interrupted_alone(store: ChatStore) -> None:
+    stuck, running = (begin(store, new_session(store).id, user_text="hello") for _ in range(2))
+    assert store.mark_interrupted(stuck.session.id) == 1
+    assert store.get_message(ME, stuck.reply.id).status is MessageStatus.INTERRUPTED
+    assert store.get_message(ME, running.reply.id).status is MessageStatus.GENERATING
+    assert store.turns(ME, running.reply.id)[0].finished_at is None
+    finish(store, running, "done")
+
+
 # The tree
 
 

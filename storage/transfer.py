@@ -1,0 +1,84 @@
+"""Chats as files: JSON that holds all of a session and is read back, Markdown for people.
+
+The JSON file has the whole tree with every alternative, the token ids, the turns with settings and stats, and all
+times. Reading is strict about the tree and lenient about the rest: what cannot be used takes its default, what is
+unknown is left out, and either is reported in a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from storage.chat_store import ChatStore
+from storage.records import ChatSession
+from storage.transfer_json import FORMAT, FORMAT_VERSION, MESSAGE_FIELDS, SESSION_FIELDS, TURN_FIELDS, parse_tree
+from storage.transfer_markdown import render_markdown
+
+
+class ImportOutcome(StrEnum):
+    ADDED = "added"
+    SKIPPED = "skipped"
+    """The owner has this chat already; nothing was changed."""
+    REPLACED = "replaced"
+    """The chat that was there is in the bin."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What became of an imported file. `notes` are sentences on what could not be taken as it was."""
+
+    session: ChatSession
+    outcome: ImportOutcome
+    num_messages: int
+    notes: tuple[str, ...]
+
+
+def export_json(store: ChatStore, owner: str, session_id: str) -> str:
+    """The whole session as JSON text. Raises RowNotFoundError."""
+    tree = store.tree(owner, session_id)
+    data = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "session": _fields(tree.session, SESSION_FIELDS),
+        "messages": [_fields(message, MESSAGE_FIELDS) for message in tree.messages],
+        "turns": [_fields(turn, TURN_FIELDS) for turn in tree.turns],
+    }
+    return json.dumps(data, ensure_ascii=False, indent=1)
+
+
+def export_markdown(store: ChatStore, owner: str, session_id: str) -> str:
+    """The session's current branch as Markdown. Raises RowNotFoundError."""
+    return render_markdown(store.get_session(owner, session_id), store.branch(owner, session_id))
+
+
+def import_json(
+    store: ChatStore, owner: str, data: str | bytes, *, clean: Callable[[str], str], replace: bool = False
+) -> ImportReport:
+    """Store an exported chat as the owner's.
+
+    A chat with the same id that the owner has already is kept and the file skipped, or, with `replace`, put into the
+    bin. Ids that are anybody else's are replaced by new ones. `clean` makes each text fit to be stored. Raises
+    InvalidRecordError, and stores nothing, where the file is not one of ours or its tree is not sound.
+    """
+    tree, notes = parse_tree(data, owner, clean)
+    if replace:
+        session, replaced = store.replace_tree(owner, tree)
+        outcome = ImportOutcome.REPLACED if replaced else ImportOutcome.ADDED
+    else:
+        inserted = store.insert_tree(owner, tree)
+        outcome = ImportOutcome.SKIPPED if inserted is None else ImportOutcome.ADDED
+        session = inserted or store.get_session(owner, tree.session.id)
+    return ImportReport(session, outcome, len(tree.messages), notes)
+
+
+def _fields(record: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: _plain(getattr(record, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
