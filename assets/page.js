@@ -1,0 +1,56 @@
+() => {
+  // The second click of a double click is not a second step.
+  document.addEventListener("click", (event) => {
+    if (event.detail > 1 && event.target.closest("button")) {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+  }, true);
+
+  const copyText = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const box = Object.assign(document.createElement("textarea"), { value: text });
+    document.body.append(box);
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+  };
+  window.chatcache = {
+    copy: async (button) => {
+      const from = button.dataset.action === "copy-code"
+        ? button.closest(".code-block").querySelector("code")
+        : button.closest(".message").querySelector(".prose");
+      await copyText(from.innerText);
+      button.classList.add("copied");
+      setTimeout(() => button.classList.remove("copied"), 1500);
+    },
+  };
+
+  // On a narrow screen the list of chats covers the page: closed at first, and after something was chosen in it.
+  const leaveRoomForTheChat = (toggle) => {
+    const sidebar = document.getElementById("sidebar");
+    const close = () => {
+      if (window.matchMedia("(max-width: 768px)").matches && sidebar.classList.contains("open")) toggle.click();
+    };
+    sidebar.addEventListener("click", (event) => {
+      if (event.target.closest("a[data-session], #new-chat")) close();
+    });
+    close();
+    document.body.classList.add("cc-ready");
+  };
+
+  // New text is followed as long as the reader is at the end.
+  const start = () => {
+    const talk = document.getElementById("conversation");
+    const toggle = document.querySelector("#sidebar .toggle-button");
+    if (!talk || !toggle) return setTimeout(start, 50);
+    leaveRoomForTheChat(toggle);
+    let atEnd = true;
+    talk.addEventListener("scroll", () => {
+      atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
+    });
+    new MutationObserver(() => { if (atEnd) talk.scrollTop = talk.scrollHeight; })
+      .observe(talk, { childList: true, subtree: true, characterData: true });
+  };
+  start();
+}

@@ -1,0 +1,247 @@
+"""What a click does: one call of `ChatService`, and what the page must know at once. The rest is seen by `follow`.
+
+Every action either happens or says in a sentence why not; what was typed stays in the box then.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+import gradio as gr
+
+from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, StaleTipError
+from chatcache.ui import texts
+from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list
+from chatcache.ui.layout import Page
+from chatcache.ui.notice import Notice, render_notice
+from chatcache.ui.place import Place
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+Updates = dict[Any, Any]
+Action = Callable[Concatenate["Actions", P], Updates]
+
+
+def said_if_refused(action: Action[P]) -> Action[P]:
+    """An action whose errors become a sentence on the page, with everything else left as it was."""
+
+    @functools.wraps(action)
+    def guarded(self: Actions, *args: P.args, **kwargs: P.kwargs) -> Updates:
+        try:
+            return action(self, *args, **kwargs)
+        except ChatCacheError as error:
+            return self.notify(str(error), is_error=True)
+        except Exception:
+            logger.exception("The action %s failed", action.__name__)
+            return self.notify(texts.UNEXPECTED, is_error=True)
+
+    return guarded
+
+
+class Actions:
+    """The handlers of one page's events, for any number of tabs. `sent` is the tab's place as its browser sent it."""
+
+    def __init__(self, service: ChatService, page: Page) -> None:
+        self._service = service
+        self._page = page
+        self._on_transcript: dict[str, Callable[[Place, str, str, str], Updates]] = {
+            "regenerate": self._regenerate,
+            "continue": self._continue,
+            "rollback": self._roll_back,
+            "previous": lambda place, target, *_: self._select_neighbour(place, target, -1),
+            "next": lambda place, target, *_: self._select_neighbour(place, target, 1),
+            "select": self._select,
+            "undelete": self._undelete,
+            "earlier": lambda place, *_: {self._page.place: place.showing_more().to_json()},
+            "suggest": self._suggest,
+            "dismiss": lambda *_: {self._page.notice: ""},
+        }
+
+    def notify(self, text: str, *, is_error: bool = False, undo: tuple[str, str] | None = None) -> Updates:
+        return {self._page.notice: render_notice(Notice(text, is_error=is_error, undo=undo))}
+
+    # ------------------------------------------------------------ where the tab is
+
+    def arrive(self, request: gr.Request) -> Updates:
+        """A page was loaded: go to the session its address names."""
+        session_id = request.query_params.get("session") or None
+        return {self._page.place: Place().at(session_id).to_json(), self._page.ticket: _new_ticket()}
+
+    @said_if_refused
+    def go_to(self, sent: object, event: gr.EventData) -> Updates:
+        session_id = _told(event, "session")
+        return self._go(Place.from_json(sent), session_id or None)
+
+    @said_if_refused
+    def new_chat(self, sent: object) -> Updates:
+        return self._go(Place.from_json(sent), None)
+
+    @said_if_refused
+    def list_chats(self, sent: object, query: str) -> Updates:
+        sessions = self._service.sessions(query=query.strip() or None, limit=NUM_CHATS_LISTED)
+        current = Place.from_json(sent).session_id
+        return {self._page.chats: render_chat_list(sessions, current_id=current, query=query)}
+
+    # ------------------------------------------------------------------ the chat
+
+    @said_if_refused
+    def send(self, sent: object, ticket: str, text: str) -> Updates:
+        """Send what is in the box; the box is emptied once the message is stored."""
+        if not text.strip():
+            raise InvalidInputError(texts.EMPTY_MESSAGE)
+        place = Place.from_json(sent)
+        done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
+        if place.session_id is not None:
+            self._service.send(place.session_id, text, parent_id=place.tip_id, request_id=ticket or None)
+            return done
+        session = self._service.create_session()
+        try:
+            self._service.send(session.id, text, request_id=ticket or None)
+        except ChatCacheError:
+            self._service.delete(session.id)
+            self._service.purge(session.id)
+            raise
+        return done | {self._page.place: place.at(session.id).to_json()}
+
+    @said_if_refused
+    def stop(self, sent: object) -> Updates:
+        turn = self._service.active_turn(_session_of(Place.from_json(sent)))
+        if turn is None:
+            return self.notify(texts.NOTHING_TO_STOP)
+        turn.stop()
+        return {self._page.notice: ""}
+
+    @said_if_refused
+    def act(self, sent: object, ticket: str, text: str, event: gr.EventData) -> Updates:
+        """A button inside the conversation or a notice: `event` names the action and the id it is about."""
+        handler = self._on_transcript.get(_told(event, "action"))
+        if handler is None:
+            return {}
+        return handler(Place.from_json(sent), _told(event, "message"), ticket, text)
+
+    def _regenerate(self, place: Place, target: str, ticket: str, _text: str) -> Updates:
+        self._service.regenerate(_session_of(place), target, request_id=ticket or None)
+        return {self._page.ticket: _new_ticket(), self._page.notice: ""}
+
+    def _continue(self, place: Place, _target: str, ticket: str, _text: str) -> Updates:
+        session_id = self._session_as_seen(place)
+        self._service.continue_reply(session_id, request_id=ticket or None)
+        return {self._page.ticket: _new_ticket(), self._page.notice: ""}
+
+    def _roll_back(self, place: Place, _target: str, _ticket: str, text: str) -> Updates:
+        """Go back one turn; its text comes before whatever was being typed."""
+        rollback = self._service.rollback(self._session_as_seen(place))
+        draft = f"{rollback.prompt.text}\n\n{text}" if text.strip() else rollback.prompt.text
+        return {self._page.message: draft} | self.notify(texts.rolled_back(), undo=("select", rollback.undone.id))
+
+    def _select_neighbour(self, place: Place, target: str, step: int) -> Updates:
+        alternatives = [message.id for message in self._service.alternatives(target)]
+        wanted = alternatives.index(target) + step
+        if not 0 <= wanted < len(alternatives):
+            return {}
+        return self._select(place, alternatives[wanted])
+
+    def _select(self, _place: Place, target: str, *_: str) -> Updates:
+        self._service.select(target)
+        return {self._page.notice: ""}
+
+    def _suggest(self, _place: Place, target: str, *_: str) -> Updates:
+        suggestions = dict(enumerate(texts.PROMPT_SUGGESTIONS))
+        return {self._page.message: suggestions[int(target)]}
+
+    # -------------------------------------------------------------- the session
+
+    @said_if_refused
+    def begin_rename(self, sent: object) -> Updates:
+        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        return {self._page.rename_row: gr.update(visible=True), self._page.new_title: session.title}
+
+    @said_if_refused
+    def rename(self, sent: object, title: str) -> Updates:
+        self._service.update_session(_session_of(Place.from_json(sent)), title=title)
+        return self.cancel_rename()
+
+    def cancel_rename(self) -> Updates:
+        return {self._page.rename_row: gr.update(visible=False)}
+
+    @said_if_refused
+    def toggle_pin(self, sent: object) -> Updates:
+        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        self._service.update_session(session.id, pinned=not session.pinned)
+        return {}
+
+    @said_if_refused
+    def delete(self, sent: object) -> Updates:
+        place = Place.from_json(sent)
+        session = self._service.delete(_session_of(place))
+        return self._go(place, None) | self.notify(texts.deleted(session.title), undo=("undelete", session.id))
+
+    def _undelete(self, place: Place, target: str, *_: str) -> Updates:
+        return self._go(place, self._service.undelete(target).id)
+
+    @said_if_refused
+    def export(self, sent: object) -> Updates:
+        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        text = self._service.export(session.id, format="json")
+        return {self._page.exported: {"name": file_name(session.title), "text": text, "at": time.time()}}
+
+    @said_if_refused
+    def import_file(self, sent: object, path: str) -> Updates:
+        """Take over an exported chat; the uploaded copy is removed from Gradio's folder."""
+        file = Path(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(texts.IMPORT_UNREADABLE) from error
+        finally:
+            file.unlink(missing_ok=True)
+        session = self._service.import_(text)
+        return self._go(Place.from_json(sent), session.id) | self.notify(texts.imported(session.title))
+
+    # ------------------------------------------------------------------ private
+
+    def _go(self, place: Place, session_id: str | None) -> Updates:
+        return {
+            self._page.place: place.at(session_id).to_json(),
+            self._page.rename_row: gr.update(visible=False),
+            self._page.notice: "",
+        }
+
+    def _session_as_seen(self, place: Place) -> str:
+        """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
+        session = self._service.get_session(_session_of(place))
+        if session.tip_id != place.tip_id:
+            raise StaleTipError(texts.STALE_PAGE)
+        return session.id
+
+
+def file_name(title: str) -> str:
+    """A name for an exported file that every system accepts."""
+    words = re.sub(r"[^\w-]+", "-", title).strip("-_")[:60].strip("-_")
+    return f"{words or 'chat'}.json"
+
+
+def _session_of(place: Place) -> str:
+    if place.session_id is None:
+        raise NotFoundError("There is no chat here yet. Send a message to begin one.")
+    return place.session_id
+
+
+def _told(event: gr.EventData, key: str) -> str:
+    value = event._data.get(key) if isinstance(event._data, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _new_ticket() -> str:
+    """A mark for the next turn: the same click, however often it arrives, starts it once."""
+    return uuid.uuid4().hex

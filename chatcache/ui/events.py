@@ -1,0 +1,62 @@
+"""Which event of the page calls which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from chatcache.ui.actions import Actions
+from chatcache.ui.follow import Follower
+from chatcache.ui.layout import Page
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
+
+
+def bind(app: gr.Blocks, service: ChatService, page: Page) -> None:
+    """Bind every event, inside the `gr.Blocks` that is open."""
+    actions, follower = Actions(service, page), Follower(service, page)
+    place, ticket, message = page.place, page.ticket, page.message
+
+    listed = {"outputs": [page.chats, page.notice], "trigger_mode": "always_last", **QUIET}
+    place.changed(actions.list_chats, [place, page.search], **listed)
+    page.search.change(actions.list_chats, [place, page.search], **listed)
+
+    # One follower at a time in a tab: a move ends it, and the next begins once it has ended.
+    followed = [getattr(page, name) for name in FOLLOWED]
+    following = place.arrived(follower.follow, place, followed, trigger_mode="always_last", **QUIET)
+    place.left(None, cancels=[following])
+
+    changed = [getattr(page, name) for name in CHANGED_BY_ACTIONS]
+
+    def on(trigger: Any, handler: Callable[..., Any], *inputs: Any) -> None:
+        trigger(handler, list(inputs), changed, **QUIET)
+
+    on(app.load, actions.arrive)
+    on(page.chats.go, actions.go_to, place)
+    on(place.travelled, actions.go_to, place)
+    on(page.new_chat.click, actions.new_chat, place)
+    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, ticket, message)
+    on(page.stop.click, actions.stop, place)
+    on(page.transcript.act, actions.act, place, ticket, message)
+    on(page.notice.act, actions.act, place, ticket, message)
+    on(page.rename.click, actions.begin_rename, place)
+    on(partial(gr.on, [page.save_title.click, page.new_title.submit]), actions.rename, place, page.new_title)
+    on(page.cancel_title.click, actions.cancel_rename)
+    on(page.pin.click, actions.toggle_pin, place)
+    on(page.delete.click, actions.delete, place)
+    on(page.export.click, actions.export, place)
+    on(page.upload.upload, actions.import_file, place, page.upload)
+
+
+QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
+"""For every event: no waiting for other tabs, no overlay over what it changes, no public endpoint."""
+
+FOLLOWED = ("place", "title", "session_tools", "pin", "transcript", "live", "send", "stop", "cache", "notice")
+"""What the follower writes."""
+
+CHANGED_BY_ACTIONS = ("place", "ticket", "message", "notice", "rename_row", "new_title", "exported")
+"""What an action writes itself; everything else it does is seen by the follower."""

@@ -1,0 +1,140 @@
+"""Following a session: what is painted now, and again whenever something changes, for as long as the tab is there.
+
+Generation belongs to the service; this only looks. Every tab runs one follower, so tabs stay in step without knowing of
+each other, and a tab that goes away stops nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gradio as gr
+
+from chatcache.errors import ChatCacheError, NotFoundError
+from chatcache.events import CacheEvent, DoneEvent, StatusEvent, TextEvent
+from chatcache.turn import Turn
+from chatcache.ui import texts
+from chatcache.ui.cache_panel import render_cache_panel
+from chatcache.ui.chat_list import render_title
+from chatcache.ui.layout import Page
+from chatcache.ui.notice import Notice, render_notice
+from chatcache.ui.place import Place
+from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
+from chatcache.ui.view import View, load_view
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
+
+UPDATE_INTERVAL_S = 0.06
+CHANGE_TIMEOUT_S = 2.0
+"""How long a look for changes may hold its thread: so long, at most, does a server that ends wait for it."""
+
+NUM_WATCHERS = 64
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Updates = dict[Any, Any]
+
+
+class Follower:
+    """Makes the updates of one page's components for any number of tabs."""
+
+    def __init__(self, service: ChatService, page: Page) -> None:
+        self._service = service
+        self._page = page
+        self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
+
+    async def follow(self, sent_place: object) -> AsyncIterator[Updates]:
+        """Paint the place, tail its running turn, wait for the next change, and so on. Ends where there is no chat."""
+        place = Place.from_json(sent_place)
+        while True:
+            try:
+                view = await self._run(load_view, self._service, place)
+            except NotFoundError:
+                yield self._paint_nothing(place.at(None), Notice(texts.UNKNOWN_SESSION, is_error=True))
+                return
+            except ChatCacheError as error:
+                yield {self._page.notice: render_notice(Notice(str(error), is_error=True))}
+                await asyncio.sleep(CHANGE_TIMEOUT_S)
+                continue
+            if view is None:
+                yield self._paint_nothing(place)
+                return
+            yield self._paint(place, view)
+            if view.turn is not None:
+                async for reply in tail(view.turn):
+                    yield {self._page.live: reply.to_json()}
+            else:
+                yield {self._page.cache: await self._run(self._render_cache, view)}
+                await self._wait_for_change(view)
+
+    def _paint(self, place: Place, view: View) -> Updates:
+        page, session, is_busy = self._page, view.session, view.turn is not None
+        is_empty = not view.messages and not is_busy
+        transcript = render_transcript(view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy)
+        updates: Updates = {
+            page.place: place.showing(session).to_json(),
+            page.title: render_title(session.title),
+            page.session_tools: gr.update(visible=session.deleted_at is None),
+            page.pin: gr.update(value=texts.UNPIN if session.pinned else texts.PIN),
+            page.transcript: render_welcome() if is_empty else transcript,
+            page.live: LiveReply().to_json() if is_busy else None,
+            page.send: gr.update(visible=not is_busy),
+            page.stop: gr.update(visible=is_busy),
+        }
+        if session.deleted_at is not None:
+            updates[page.notice] = render_notice(Notice(texts.IN_THE_BIN, undo=("undelete", session.id)))
+        return updates
+
+    def _paint_nothing(self, place: Place, notice: Notice | None = None) -> Updates:
+        page = self._page
+        updates: Updates = {
+            page.place: place.to_json(),
+            page.title: render_title(texts.NEW_CHAT),
+            page.session_tools: gr.update(visible=False),
+            page.transcript: render_welcome(),
+            page.live: None,
+            page.send: gr.update(visible=True),
+            page.stop: gr.update(visible=False),
+            page.cache: render_cache_panel(self._service.model_info, None, None, is_first=True),
+        }
+        if notice is not None:
+            updates[page.notice] = render_notice(notice)
+        return updates
+
+    def _render_cache(self, view: View) -> str:
+        report = self._service.cache_report(view.session.id)
+        return render_cache_panel(self._service.model_info, report, view.tip_stats, is_first=view.num_turns <= 1)
+
+    async def _wait_for_change(self, view: View) -> None:
+        session, version = view.session, view.session.version
+        while await self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S) <= version:
+            pass
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
+
+
+async def tail(turn: Turn, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
+    """The reply as it grows, at most once per interval, until the turn has ended. Reads the log from its beginning."""
+    reply, start = LiveReply(), 0
+    while True:
+        events = turn.events_since(start)
+        start += len(events)
+        for event in events:
+            match event:
+                case TextEvent(text=text, is_reasoning=is_reasoning):
+                    reply.add_text(text, is_reasoning=is_reasoning)
+                case StatusEvent():
+                    reply.set_status(texts.status(event))
+                case CacheEvent(message=message):
+                    reply.set_status(message)
+                case DoneEvent():
+                    return
+        if events:
+            yield reply
+        await asyncio.sleep(interval_s)

@@ -1,0 +1,112 @@
+"""The page's components and where they stand. Nothing happens here: `events` binds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import gradio as gr
+
+from chatcache.ui import texts
+from chatcache.ui.place import Place
+from chatcache.ui.transcript import LIVE_TEMPLATE
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The components that events read or write."""
+
+    place: gr.HTML
+    ticket: gr.State
+    new_chat: gr.Button
+    search: gr.Textbox
+    chats: gr.HTML
+    upload: gr.UploadButton
+    title: gr.HTML
+    session_tools: gr.Row
+    rename: gr.Button
+    pin: gr.Button
+    delete: gr.Button
+    export: gr.Button
+    exported: gr.HTML
+    rename_row: gr.Row
+    new_title: gr.Textbox
+    save_title: gr.Button
+    cancel_title: gr.Button
+    transcript: gr.HTML
+    live: gr.HTML
+    notice: gr.HTML
+    message: gr.Textbox
+    send: gr.Button
+    stop: gr.Button
+    cache: gr.HTML
+
+
+def lay_out() -> Page:
+    """Make the components, inside the `gr.Blocks` that is open."""
+    place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
+    ticket = gr.State("")
+    with gr.Sidebar(width=280, elem_id="sidebar"):
+        gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
+        new_chat = gr.Button(texts.NEW_CHAT, variant="primary", elem_id="new-chat")
+        search = gr.Textbox(
+            label=texts.SEARCH_CHATS, placeholder=texts.SEARCH_CHATS, show_label=False, container=False, max_lines=1
+        )
+        chats = gr.HTML("", js_on_load=script("chats"), elem_id="chats", apply_default_css=False)
+        upload = gr.UploadButton(texts.IMPORT, file_types=[".json"], size="sm", elem_id="import")
+    with gr.Row(elem_id="desk"):
+        with gr.Column(elem_id="talk"):
+            with gr.Row(elem_id="head"):
+                title = gr.HTML("", js_on_load=None, elem_id="title", apply_default_css=False)
+                with gr.Row(visible=False, elem_id="session-tools") as session_tools:
+                    rename, pin, delete, export = (
+                        gr.Button(name, size="sm", min_width=0, elem_classes=["tool", name.lower().replace(" ", "-")])
+                        for name in (texts.RENAME, texts.PIN, texts.DELETE, texts.EXPORT)
+                    )
+            with gr.Row(visible=False, elem_id="rename-row") as rename_row:
+                new_title = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
+                save_title = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
+                cancel_title = gr.Button(texts.CANCEL, size="sm", min_width=0)
+            with gr.Column(elem_id="conversation"):
+                transcript = gr.HTML("", js_on_load=script("actions"), elem_id="transcript", apply_default_css=False)
+                live = gr.HTML(
+                    None,
+                    html_template=LIVE_TEMPLATE,
+                    js_on_load=script("live"),
+                    elem_id="live",
+                    apply_default_css=False,
+                )
+            notice = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
+            with gr.Row(elem_id="composer"):
+                message = gr.Textbox(
+                    label=texts.MESSAGE,
+                    placeholder=texts.MESSAGE_PLACEHOLDER,
+                    show_label=False,
+                    container=False,
+                    lines=1,
+                    max_lines=10,
+                    autofocus=True,
+                    elem_id="message",
+                )
+                send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
+                stop = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
+        cache = gr.HTML(
+            "", html_template=_CACHE_TEMPLATE, js_on_load=script("cache"), elem_id="cache", apply_default_css=False
+        )
+    exported = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
+    return Page(**{name: value for name, value in locals().items() if name in Page.__slots__})
+
+
+@cache
+def script(name: str) -> str:
+    """What a component runs once it is on the page: `assets/<name>.js`."""
+    return (ASSETS / f"{name}.js").read_text(encoding="utf-8")
+
+
+_CACHE_TEMPLATE = (
+    f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
+    "${value}</section>"
+)

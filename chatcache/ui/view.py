@@ -1,0 +1,55 @@
+"""What a tab shows of a session at one moment, read from the service in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chatcache.stats import TurnStats
+from chatcache.turn import Turn
+from chatcache.ui.place import Place
+from storage.records import ChatSession, Message
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A session as of `session.version`: the messages to show, without the reply that is being written by `turn`."""
+
+    session: ChatSession
+    messages: tuple[Message, ...]
+    num_hidden: int
+    stats: Mapping[str, TurnStats]
+    turn: Turn | None
+
+    @property
+    def tip_stats(self) -> TurnStats | None:
+        """What the last finished reply that is shown cost."""
+        return next((self.stats[m.id] for m in reversed(self.messages) if m.id in self.stats), None)
+
+    @property
+    def num_turns(self) -> int:
+        return (len(self.messages) + self.num_hidden) // 2
+
+
+def load_view(service: ChatService, place: Place) -> View | None:
+    """What `place` shows now; None for a chat not yet begun. Raises NotFoundError.
+
+    The session is read first: whatever changes after that has a higher version, so a reader that waits for a change
+    since this view's version misses nothing.
+    """
+    if place.session_id is None:
+        return None
+    session = service.get_session(place.session_id)
+    messages = service.messages(session.id)
+    turn = service.active_turn(session.id)
+    if turn is not None and messages and messages[-1].id == turn.reply_id:
+        messages = messages[:-1]
+    else:
+        turn = None
+    num_hidden = max(0, len(messages) - place.num_shown)
+    shown = messages[num_hidden:]
+    return View(session, shown, num_hidden, service.turn_stats([m.id for m in shown]), turn)
