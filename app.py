@@ -105,7 +105,10 @@ def _serve(config: ServiceConfig, address: Address) -> None:
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        launch(service, host=address.host, port=address.port)
+        try:
+            launch(service, host=address.host, port=address.port, block=False)
+        except OSError as error:  # another program was quicker between the probe and here
+            raise _cannot_listen(address, error) from error
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
         stop.wait()
         _say("Stopping; replies that are being written are kept as far as they are …")
@@ -121,11 +124,15 @@ def _reserve(address: Address) -> Address:
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
-            raise ChatCacheError(
-                f"Cannot listen on {address.host}, port {address.port}: {error.strerror or error}. "
-                "Perhaps chatcache is running already; else choose another port with --port."
-            ) from error
+            raise _cannot_listen(address, error) from error
         return Address(address.host, probe.getsockname()[1])
+
+
+def _cannot_listen(address: Address, error: OSError) -> ChatCacheError:
+    return ChatCacheError(
+        f"Cannot listen on {address.host}, port {address.port}: {error.strerror or error}. "
+        "Perhaps chatcache is running already; else choose another port with --port."
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -51,7 +51,7 @@ def ensure_downloaded(repo_id: str, progress: Callable[[str], None]) -> Path:
     progress(f"Downloading {repo_id}, once …")
     try:
         return _snapshot(repo_id, _weight_pattern(repo_id, names), local_files_only=False)
-    except OSError as error:
+    except Exception as error:  # the HTTP client's, the hub's, the disk's
         raise ModelLoadError(
             f"{repo_id} could not be downloaded: {first_sentence(error)} Start again, it goes on where it stopped."
         ) from error

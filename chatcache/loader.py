@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE, DEFAULT_TEMPLATE_STOP
 from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
@@ -25,6 +27,10 @@ MIN_CONTEXT_TOKENS = 16
 CONTEXT_TOKENS_WITHOUT_LIMIT = 32_768
 """What is used for models whose architecture has no limit of its own (recurrent ones)."""
 DEFAULT_MAX_NEW_TOKENS = 2048
+NO_TEMPLATE_NOTICE = (
+    "This model has no chat template of its own, so a plain one is used. "
+    "Replies may be poor: it was perhaps never trained for chat."
+)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -66,7 +72,10 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
         dtype = resolve_dtype(config.dtype, getattr(model_config, "dtype", None), device)
         tokenizer = _load_tokenizer(files)
         model = _load_weights(files, dtype, device)
-    chat_template, notices = _chat_template(tokenizer)
+    sampling = sampling_of(model.generation_config, max_context_tokens)
+    template = own_chat_template(tokenizer)
+    if template is None:
+        sampling = dataclasses.replace(sampling, stop=DEFAULT_TEMPLATE_STOP)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -74,10 +83,10 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
         digest=files.digest,
         tokenizer_digest=digest_of_tokenizer(tokenizer),
         max_context_tokens=max_context_tokens,
-        default_sampling=sampling_of(model.generation_config, max_context_tokens),
+        default_sampling=sampling,
         eos_token_ids=_eos_token_ids(model, tokenizer),
-        chat_template=chat_template,
-        notices=notices,
+        chat_template=template or DEFAULT_CHAT_TEMPLATE,
+        notices=() if template else (NO_TEMPLATE_NOTICE,),
     )
 
 
@@ -138,26 +147,27 @@ def digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def sampling_of(generation_config: Any, max_context_tokens: int) -> Sampling:
     """The model's own sampling. A file that says anything about sampling is taken at its word, with the library's
-    meaning for what it leaves out; a model without one gets temperature 0.7 and top_p 0.9.
+    meaning for what it leaves out; a model without one, or with an impossible one, gets temperature 0.7 and top_p 0.9.
     """
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
-    own = {name: getattr(generation_config, name, None) for name in names}
-    has_opinion = any(own[name] is not None for name in ("temperature", "top_p", "top_k", "min_p"))
-    fallback = Sampling(
-        temperature=1.0 if has_opinion else 0.7,
-        top_p=1.0 if has_opinion else 0.9,
-        top_k=0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, max_context_tokens),
-        stop=(),
-    )
-    if getattr(generation_config, "do_sample", None) is False:
-        own["temperature"] = 0.0
     try:
-        return Sampling(**own).merged(fallback)
+        own = Sampling(**{name: getattr(generation_config, name, None) for name in names})
     except InvalidInputError:
-        return fallback
+        own = Sampling()
+    if getattr(generation_config, "do_sample", None) is False:
+        own = dataclasses.replace(own, temperature=0.0)
+    has_opinion = any(value is not None for value in (own.temperature, own.top_p, own.top_k, own.min_p))
+    return own.merged(
+        Sampling(
+            temperature=1.0 if has_opinion else 0.7,
+            top_p=1.0 if has_opinion else 0.9,
+            top_k=0,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, max_context_tokens),
+            stop=(),
+        )
+    )
 
 
 def _load_config(files: ModelFiles) -> PretrainedConfig:
@@ -249,16 +259,9 @@ def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     return frozenset(ids)
 
 
-def _chat_template(tokenizer: PreTrainedTokenizerBase) -> tuple[str, tuple[str, ...]]:
+def own_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The chat template that came with the tokenizer, the default one of several; None if it has none."""
     template = tokenizer.chat_template
     if isinstance(template, dict):
         template = template.get("default")
-    if isinstance(template, str) and template.strip():
-        return template, ()
-    from chatcache.prompt import DEFAULT_CHAT_TEMPLATE
-
-    notice = (
-        "This model has no chat template of its own, so a plain one is used. "
-        "Replies may be poor: it was perhaps never trained for chat."
-    )
-    return DEFAULT_CHAT_TEMPLATE, (notice,)
+    return template if isinstance(template, str) and template.strip() else None

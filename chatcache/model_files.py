@@ -39,6 +39,8 @@ def locate_model(model: str, models_dir: Path, progress: Callable[[str], None]) 
     path = Path(model).expanduser()
     if model == EMBEDDED_MODEL:
         folder, name = ensure_converted(embedded_gguf(), models_dir, EMBEDDED_MODEL, digests, progress), EMBEDDED_MODEL
+    elif not model.strip():
+        raise ModelLoadError("No model is named. Give --model a folder, a .gguf file or a hub id, or leave it out.")
     elif path.is_dir():
         folder, name = path.resolve(), path.resolve().name
     elif path.is_file():
@@ -69,7 +71,7 @@ def embedded_gguf() -> Path:
 
 def _is_path_like(model: str) -> bool:
     is_nested = model.count("/") > 1 or "\\" in model
-    return is_nested or not model.strip() or model.startswith((".", "/", "~")) or model.lower().endswith(".gguf")
+    return is_nested or model.startswith((".", "/", "~")) or model.lower().endswith(".gguf")
 
 
 def _digest(folder: Path, weights: tuple[Path, ...], digests: FileDigests) -> str:
