@@ -1,0 +1,304 @@
+"""`TurnRun`: one turn's steps on known state: align the cache, compute what is missing, sample, stop, outlive failures.
+
+It knows ids, the model, the cache as a value and what to say meanwhile. It does not know messages, rows, threads or
+other turns. Runs on the model thread, in inference mode.
+
+One rule drives it: the ids wanted so far are prompt + reply, the cache holds a beginning of them, and a step forwards
+the next piece of what is missing. All but the last id go in chunks; the last one always goes alone, and its logits give
+the next token. So the first token comes from the same 1-token forward whether its prompt was computed just now, reused
+or restored, and after a failure the same rule goes on from what the repaired cache still holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+
+import torch
+
+from chatcache.cache.session_cache import SessionCache, common_length
+from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
+from chatcache.library_calls import first_sentence
+from chatcache.loader import LoadedModel
+from chatcache.prefill_chunks import ChunkSchedule
+from chatcache.prompt import PromptBuilder
+from chatcache.reply_stream import StreamedReply, TextPiece
+from chatcache.sampler import NonFiniteLogitsError, Sampler
+from chatcache.session_pool import Acquired, SessionPool
+from chatcache.stats import FinishReason, MissReason, Sampling, TurnStats
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What a turn is to compute. Every field of `sampling` is set, the seed included.
+
+    `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
+    prompt's. `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the first token counts from
+    there.
+    """
+
+    owner: str
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    prior_reply_ids: tuple[int, ...]
+    sampling: Sampling
+    rewrite_index: int | None = None
+    starts_in_reasoning: bool = False
+    submitted_s: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """How a turn ended: the whole reply (a continued one from its beginning) and what it cost."""
+
+    reply: StreamedReply
+    stats: TurnStats
+
+
+class TurnRun:
+    """Runs one turn step by step; `outcome` is set when it has ended.
+
+    `emit` is given events while it runs, `should_stop` is asked before each step.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        prompts: PromptBuilder,
+        pool: SessionPool,
+        request: TurnRequest,
+        emit: Callable[[Event], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.outcome: TurnOutcome | None = None
+        self._model = loaded.model
+        self._max_context_tokens = loaded.max_context_tokens
+        self._pool = pool
+        self._request = request
+        self._emit = emit
+        self._should_stop = should_stop
+        self._sampler = Sampler(request.sampling)
+        self._chunks = ChunkSchedule.of(loaded.model)
+        self._stream = prompts.reply_stream(
+            stop=request.sampling.stop or (),
+            prior_ids=request.prior_reply_ids,
+            starts_in_reasoning=request.starts_in_reasoning,
+        )
+        self._ids = [*request.prompt_ids, *request.prior_reply_ids]
+        self._num_prompt_tokens = len(self._ids)
+        self._acquired: Acquired | None = None
+        self._num_fed = 0
+        """Ids `[0, num_fed)` were reused or went into a forward at least once, even into one that failed."""
+        self._num_recomputed_tokens = 0
+        self._num_sampled_tokens = 0
+        self._has_failed = False
+        self._began_s = self._first_token_s = self._last_token_s = 0.0
+
+    def step(self) -> bool:
+        """One forward: a prefill chunk or one token. True when the turn has ended."""
+        if self._should_stop():
+            return self._end(FinishReason.CANCELLED)
+        acquired = self._acquired or self._begin()
+        if len(self._ids) >= self._max_context_tokens:
+            return self._end(FinishReason.CONTEXT_FULL)
+        start, stop = self._next_piece(acquired.cache)
+        try:
+            logits = self._forward(acquired.cache, start, stop)
+        except Exception as error:
+            logger.warning("A forward of tokens [%d, %d) failed", start, stop, exc_info=True)
+            failure = first_sentence(error)
+        else:
+            if self._num_sampled_tokens == 0:
+                self._report_prefill(acquired)
+            return stop == len(self._ids) and self._take(logits)
+        # Outside the `except` block: until it is left, the failed frames hold their tensors.
+        return self._go_on_after(failure, acquired.cache)
+
+    def partial(self) -> StreamedReply:
+        """The reply if it ended here, for saving it while it grows."""
+        return self._stream.finish()
+
+    def abandon(self, error: BaseException) -> TurnOutcome:
+        """Something escaped from `step`, or the turn was cancelled from outside: end with the text so far."""
+        if self.outcome is None and isinstance(error, CancelledError):
+            self._end(FinishReason.CANCELLED)
+        elif self.outcome is None:
+            logger.error("A turn failed outside its forward", exc_info=error)
+            self._repair_or_drop_cache()
+            self._end(FinishReason.ERROR, f"The reply ended early: {first_sentence(error)} The text so far was kept.")
+        assert self.outcome is not None
+        return self.outcome
+
+    # ------------------------------------------------------------------ steps
+
+    def _begin(self) -> Acquired:
+        request = self._request
+        self._began_s = time.perf_counter()
+        self._acquired = acquired = self._pool.acquire(request.owner, request.session_id, self._ids)
+        self._num_fed = acquired.alignment.num_cached_tokens
+        reason, index = self._miss(acquired)
+        if reason in _MISS_SENTENCES and index is not None:
+            num_again = self._num_prompt_tokens - self._num_fed
+            self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_again)))
+        self._report_prefill(acquired)
+        return acquired
+
+    def _next_piece(self, cache: SessionCache) -> tuple[int, int]:
+        """Ids `[start, stop)` are forwarded next."""
+        num_wanted = len(self._ids)
+        if cache.cache is None:
+            return 0, num_wanted
+        start = cache.num_tokens
+        if start == num_wanted - 1:
+            return start, num_wanted
+        return start, min(start + self._chunks.num_tokens(start), num_wanted - 1)
+
+    def _forward(self, cache: SessionCache, start: int, stop: int) -> torch.Tensor:
+        """Feed ids `[start, stop)`; the logits of the last one, shape (vocabulary,)."""
+        cache.check()
+        if cache.cache is not None:
+            self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
+        self._num_fed = max(self._num_fed, stop)
+        ids = self._ids[start:stop]
+        only_last = {"logits_to_keep": 1} if _can_keep_logits(self._model) else {}
+        output = self._model(
+            input_ids=torch.tensor([ids], device=self._model.device),
+            cache=cache.cache,
+            use_cache=cache.cache is not None,
+            **only_last,
+        )
+        cache.advance(ids)
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
+
+    def _go_on_after(self, failure: str, cache: SessionCache) -> bool:
+        """Repair the cache; the next step tries again, once in a turn."""
+        num_kept = cache.repair()
+        if self._has_failed:
+            return self._end(
+                FinishReason.ERROR, f"The model failed twice: {failure} The text so far was kept; try again."
+            )
+        self._has_failed = True
+        num_again = self._num_fed - num_kept
+        message = f"The model failed: {failure} The cache was repaired; {num_again:,} tokens are computed again."
+        self._emit(CacheEvent("repair", num_kept, message))
+        return False
+
+    def _take(self, logits: torch.Tensor) -> bool:
+        """Choose the next token from its logits, say what became certain, and end where it ends the turn."""
+        try:
+            token_id = self._sampler.choose(self._ids, logits)
+        except NonFiniteLogitsError:
+            # What such a model has put into the cache is not to be trusted either.
+            self._drop_cache()
+            return self._end(
+                FinishReason.ERROR,
+                "The model returned numbers that are not finite, so no token could be chosen. The text so far was "
+                "kept. Try again; if it happens again, load the model with another dtype.",
+            )
+        self._last_token_s = time.perf_counter()
+        self._num_sampled_tokens += 1
+        if self._num_sampled_tokens == 1:
+            self._first_token_s = self._last_token_s
+            self._emit(StatusEvent(Phase.DECODE))
+        self._ids.append(token_id)
+        self._say(self._stream.push(token_id))
+        if self._stream.stopped:
+            return self._end(FinishReason.STOP)
+        if len(self._ids) >= self._max_context_tokens:
+            return self._end(FinishReason.CONTEXT_FULL)
+        if self._num_sampled_tokens == self._request.sampling.max_new_tokens:
+            return self._end(FinishReason.LENGTH)
+        return False
+
+    def _report_prefill(self, acquired: Acquired) -> None:
+        num_cached = acquired.alignment.num_cached_tokens
+        self._emit(StatusEvent(Phase.PREFILL, self._num_fed - num_cached, self._num_prompt_tokens - num_cached))
+
+    def _say(self, pieces: list[TextPiece] | tuple[TextPiece, ...]) -> None:
+        for piece in pieces:
+            self._emit(TextEvent(piece.text, piece.is_reasoning))
+
+    # -------------------------------------------------------------------- end
+
+    def _end(self, reason: FinishReason, *problems: str) -> bool:
+        reply = self._stream.finish()
+        acquired, request = self._acquired, self._request
+        if acquired is not None:
+            # What was sampled but is not part of the reply (a stop string, half a character) leaves the cache too.
+            kept_ids = (*request.prompt_ids, *reply.token_ids)
+            num_kept = common_length(acquired.cache.token_ids, kept_ids)
+            if acquired.cache.is_croppable:
+                acquired.cache.crop_to(num_kept)
+            self._pool.release(request.owner, request.session_id)
+        self._say(reply.pieces)
+        self.outcome = TurnOutcome(reply, self._stats(acquired, reason, problems))
+        return True
+
+    def _stats(self, acquired: Acquired | None, reason: FinishReason, problems: tuple[str, ...]) -> TurnStats:
+        """A prompt that was not read to its end counts as far as it was read."""
+        if acquired is None:
+            return TurnStats(finish_reason=reason, fallbacks=problems, seed=self._request.sampling.seed or 0)
+        num_read = min(self._num_fed, self._num_prompt_tokens)
+        num_cached = acquired.alignment.num_cached_tokens
+        miss_reason, miss_index = self._miss(acquired)
+        decode_s = self._last_token_s - self._first_token_s
+        has_token = self._num_sampled_tokens > 0
+        return TurnStats(
+            num_prompt_tokens=num_read,
+            num_cached_tokens=num_cached,
+            num_computed_tokens=num_read - num_cached,
+            num_recomputed_tokens=self._num_recomputed_tokens,
+            num_completion_tokens=self._num_sampled_tokens,
+            ttft_s=self._first_token_s - self._request.submitted_s if has_token else None,
+            prefill_s=self._first_token_s - self._began_s if has_token else None,
+            decode_tokens_per_s=(self._num_sampled_tokens - 1) / decode_s if decode_s > 0 else None,
+            cache_kind=acquired.cache.kind,
+            cache_bytes=acquired.cache.num_bytes,
+            reuse=acquired.reuse,
+            miss_reason=miss_reason,
+            miss_index=miss_index,
+            finish_reason=reason,
+            fallbacks=problems,
+            seed=self._request.sampling.seed or 0,
+        )
+
+    def _miss(self, acquired: Acquired) -> tuple[MissReason | None, int | None]:
+        """Why and where reuse broke. The template is the reason where it changed exactly what stands there."""
+        reason, index = acquired.alignment.reason, acquired.alignment.mismatch_index
+        if reason is MissReason.HISTORY and index == self._request.rewrite_index:
+            reason = MissReason.TEMPLATE
+        return reason, index
+
+    def _repair_or_drop_cache(self) -> None:
+        if self._acquired is not None:
+            try:
+                self._acquired.cache.repair()
+            except Exception:
+                logger.exception("A cache could not be repaired and is dropped")
+                self._drop_cache()
+
+    def _drop_cache(self) -> None:
+        if self._acquired is not None:
+            self._acquired.cache.crop_to(0)
+            self._pool.drop(self._request.owner, self._request.session_id)
+
+
+_MISS_SENTENCES = {
+    MissReason.TEMPLATE: "The model's template rewrote the chat from token {index:,} on; {num:,} tokens are computed.",
+    MissReason.HISTORY: "The chat is another one from token {index:,} on; {num:,} tokens are computed.",
+    MissReason.NOT_CROPPABLE: (
+        "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."
+    ),
+}
+
+
+def _can_keep_logits(model: torch.nn.Module) -> bool:
+    """Whether the model can leave out the logits of all but the last token."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
