@@ -82,13 +82,11 @@ class TemplateFacts:
     has_system_role: a system message is shown, and stays where it is as the chat grows.
     after_reply: the text between a reply and the next user message; begins with the terminator.
     before_reply: what history puts between the generation prompt and a reply (whitespace and tags), as in `[/INST] A`.
-    starts_in_reasoning: the generation prompt ends with the opening reasoning tag.
     """
 
     has_system_role: bool
     after_reply: str
     before_reply: str
-    starts_in_reasoning: bool
 
 
 class ChatTemplate:
@@ -128,9 +126,10 @@ class ChatTemplate:
             raise InvalidInputError(f"The model's chat template refuses this chat: {error}") from error
         return str(text)
 
-    def starts_in_reasoning(self, prompt_text: str) -> bool:
-        """Whether a reply to this prompt begins inside its reasoning."""
-        return prompt_text[-200:].rstrip().endswith(self.tags.opening)
+    def opens_reasoning(self, template_vars: Mapping[str, Any]) -> bool:
+        """Whether the generation prompt ends with the opening reasoning tag, so that a reply begins inside it."""
+        prompt = self.render([{"role": "user", "content": "?"}], template_vars)
+        return prompt.rstrip().endswith(self.tags.opening)
 
     def is_filler(self, text: str) -> bool:
         """Whether only whitespace, reasoning tags and reasoning sentinels stand in `text`."""
@@ -157,7 +156,6 @@ class ChatTemplate:
             has_system_role=self._keeps_system([user, answer, after]),
             after_reply=rest[0].partition(after["content"])[0],
             before_reply=gap if self.is_filler(gap) else "",
-            starts_in_reasoning=self.starts_in_reasoning(prompt),
         )
 
     def _keeps_system(self, chat: list[TemplateMessage]) -> bool:

@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from chatcache.chat_template import (
     DEFAULT_CHAT_TEMPLATE,
-    DEFAULT_TEMPLATE_STOP,
     NOW_VARIABLE,
     ChatTemplate,
     TemplateMessage,
@@ -83,7 +83,6 @@ class PromptBuilder:
         tag_tokens = {tags.opening, tags.closing} & set(added)
         control_tokens = set(tokenizer._get_control_tokens(chat_template)) - tag_tokens
         self._tokens = TokenText(tokenizer, control_tokens | tag_tokens, visible_tokens=tag_tokens)
-        self._stop = DEFAULT_TEMPLATE_STOP if chat_template == DEFAULT_CHAT_TEMPLATE else ()
         self._remembered: list[_Built] = []
         self._lock = threading.Lock()
         self.end_token_ids = eos_token_ids | self._terminator({added[token] for token in control_tokens})
@@ -108,18 +107,16 @@ class PromptBuilder:
             for num_messages in range(len(built.chat.messages) + 2, len(chat.messages) + 1, 2):
                 built = self._extend(built, chat.first(num_messages))
             self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
-        return Prompt(built.token_ids, built.rewrite_index, self._template.starts_in_reasoning(built.text))
+        return Prompt(built.token_ids, built.rewrite_index, chat.starts_in_reasoning)
 
-    def encode_reply(self, text: str, reasoning: str | None = None) -> tuple[int, ...]:
-        """Ids for a reply that a person wrote or edited, as this model would have said it behind its prompt."""
-        body = self._tokens.mark(text)
-        if reasoning is None:
-            body = self._template.facts.before_reply + body
-        else:
-            tags = self._template.tags
-            opening = "" if self._template.facts.starts_in_reasoning else tags.opening + "\n"
-            body = f"{opening}{self._tokens.mark(reasoning)}\n{tags.closing}\n\n{body}"
-        return tuple(self._tokens.encode(body, at_start=False))
+    def encode_reply(
+        self, text: str, reasoning: str | None = None, template_vars: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[int, ...]:
+        """Ids for a reply that a person wrote or edited, as this model would have said it behind its prompt.
+
+        Where the prompt already opens the reasoning, they close it first. `template_vars` are the session's.
+        """
+        return self._encode_reply(text, reasoning, self._template.opens_reasoning(template_vars))
 
     def count_tokens(self, text: str) -> int:
         """How many tokens `text` takes as a message, without what the template puts around it."""
@@ -138,11 +135,20 @@ class PromptBuilder:
             self._tokens,
             tags=self._template.tags,
             end_token_ids=self.end_token_ids,
-            stop=(*stop, *self._stop),
+            stop=stop,
             prior_ids=prior_ids,
             starts_in_reasoning=starts_in_reasoning,
             num_leading_spaces=len(gap) - len(gap.lstrip(" ")),
         )
+
+    def _encode_reply(self, text: str, reasoning: str | None, starts_in_reasoning: bool) -> tuple[int, ...]:
+        body, tags = self._tokens.mark(text), self._template.tags
+        if reasoning is not None or starts_in_reasoning:
+            opening = "" if starts_in_reasoning else tags.opening + "\n"
+            body = f"{opening}{self._tokens.mark(reasoning or '')}\n{tags.closing}\n\n{body}"
+        else:
+            body = self._template.facts.before_reply + body
+        return tuple(self._tokens.encode(body, at_start=False))
 
     def _terminator(self, control_ids: set[int]) -> frozenset[int]:
         """The first control token that the template writes behind a reply."""
@@ -156,13 +162,15 @@ class PromptBuilder:
         if not roles or roles != [(Role.USER, Role.ASSISTANT)[i % 2] for i in range(len(roles))] or len(roles) % 2 == 0:
             raise ValueError(f"A prompt needs user, reply, user, …, user; got {roles}.")
         mark, tags = self._tokens.mark, self._template.tags
+        marked_vars = {k: mark(v) if isinstance(v, str) else v for k, v in template_vars.items()}
+        starts_in_reasoning = self._template.opens_reasoning(marked_vars)
         rendered: list[TemplateMessage] = []
         for i, message in enumerate(messages):
             if message.role is Role.USER:
                 content = mark(message.text)
             else:
                 content = answer_sentinel(i // 2)
-                if message.reasoning is not None:
+                if message.reasoning is not None or starts_in_reasoning:
                     content = f"{tags.opening}\n{reasoning_sentinel(i // 2)}\n{tags.closing}\n\n{content}"
             rendered.append({"role": message.role.value, "content": content})
         system: list[TemplateMessage] = []
@@ -171,8 +179,7 @@ class PromptBuilder:
                 system = [{"role": "system", "content": mark(system_prompt)}]
             else:
                 rendered[0]["content"] = f"{mark(system_prompt)}\n\n{rendered[0]['content']}"
-        marked_vars = {k: mark(v) if isinstance(v, str) else v for k, v in template_vars.items()}
-        return _Chat(messages, system_prompt or "", marked_vars, (*system, *rendered))
+        return _Chat(messages, system_prompt or "", marked_vars, starts_in_reasoning, (*system, *rendered))
 
     def _extend(self, before: _Built | None, chat: _Chat) -> _Built:
         """The prompt of `chat`, given the prompt of the same chat one turn earlier (None: this is the first turn)."""
@@ -192,7 +199,7 @@ class PromptBuilder:
         else:
             cuts.append(self._add_cut(ids, cuts, text, cut))
         ids += self._tokens.encode(text[cut.end :], at_start=False)
-        fed = (*before.token_ids, *self._reply_ids(chat.messages[-2]))
+        fed = (*before.token_ids, *self._reply_ids(chat, len(cuts) - 1))
         num_kept = common_prefix_length(fed, tuple(ids))
         return _Built(chat, text, tuple(cuts), tuple(ids), num_kept if num_kept < len(fed) else None)
 
@@ -205,37 +212,36 @@ class PromptBuilder:
 
     def _cut(self, text: str, gen: str, k: int, chat: _Chat) -> _Cut:
         """Which part of `text` the ids of reply `k` replace."""
-        reply = chat.messages[2 * k + 1]
-        ids = self._reply_ids(reply)
-        sentinel, thought = answer_sentinel(k), reasoning_sentinel(k)
+        sentinel, ids = answer_sentinel(k), self._reply_ids(chat, k)
         at, end = text.find(sentinel), text.find(sentinel) + len(sentinel)
         if at < 0 or text.find(sentinel, end) >= 0:
             raise InvalidInputError("The model's chat template does not show every reply exactly once.")
-        thought_at = text.rfind(thought, 0, at) if reply.reasoning is not None else -1
+        has_reasoning = chat.starts_in_reasoning or chat.messages[2 * k + 1].reasoning is not None
+        thought_at = text.rfind(reasoning_sentinel(k), 0, at) if has_reasoning else -1
         extends = len(gen) <= at and text.startswith(gen)
         start = at
-        if reply.reasoning is not None and thought_at < 0:
-            ids = self._split(gen, ids).after_reasoning
+        if has_reasoning and thought_at < 0:
+            ids = self._split(ids, chat).after_reasoning
         elif extends and self._template.is_filler(text[len(gen) : at]):
             return _Cut(len(gen), end, ids)
         elif thought_at >= 0:
-            start, ids = thought_at, self._split(gen, ids).from_reasoning
+            start, ids = thought_at, self._split(ids, chat).from_reasoning
         if extends:
             # Template text that stays: encoded apart from the generation prompt, which was fed as it is.
             kept = self._tokens.encode(text[len(gen) : start], at_start=False)
             return _Cut(len(gen), end, (*kept, *ids))
         return _Cut(start, end, ids)
 
-    def _split(self, gen: str, reply_ids: tuple[int, ...]) -> ReasoningSplit:
+    def _split(self, reply_ids: tuple[int, ...], chat: _Chat) -> ReasoningSplit:
         return split_reasoning_ids(
-            self._tokens,
-            self._template.tags,
-            reply_ids,
-            starts_in_reasoning=self._template.starts_in_reasoning(gen),
+            self._tokens, self._template.tags, reply_ids, starts_in_reasoning=chat.starts_in_reasoning
         )
 
-    def _reply_ids(self, reply: PromptMessage) -> tuple[int, ...]:
-        return self.encode_reply(reply.text, reply.reasoning) if reply.token_ids is None else reply.token_ids
+    def _reply_ids(self, chat: _Chat, k: int) -> tuple[int, ...]:
+        reply = chat.messages[2 * k + 1]
+        if reply.token_ids is not None:
+            return reply.token_ids
+        return self._encode_reply(reply.text, reply.reasoning, chat.starts_in_reasoning)
 
     def _render(self, chat: _Chat) -> str:
         return self._template.render(chat.rendered, chat.template_vars)
@@ -248,6 +254,7 @@ class _Chat:
     messages: tuple[PromptMessage, ...]
     system_prompt: str
     template_vars: dict[str, Any]
+    starts_in_reasoning: bool
     rendered: tuple[TemplateMessage, ...]
 
     def first(self, num_messages: int) -> _Chat:
