@@ -101,7 +101,11 @@ class ReplyStream:
         )
 
     def _take(self, visible: str) -> list[TextPiece]:
-        return self._transcript.add(self._splitter.feed(visible))
+        was_text = not self._splitter.met_reasoning
+        pieces = self._splitter.feed(visible)
+        if was_text and self._splitter.met_reasoning:
+            self._transcript.num_shown[False] = 0  # what was shown as text was half an opening tag
+        return self._transcript.add(pieces)
 
 
 @dataclass(frozen=True, slots=True)
