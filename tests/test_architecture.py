@@ -14,7 +14,7 @@ LAYERS = (
     ("chatcache.turn_starter",),
     ("chatcache.turn_runner", "chatcache.changes"),
     ("chatcache.turn", "chatcache.reports", "chatcache.text_input", "chatcache.scheduler", "chatcache.engine"),
-    ("chatcache.session_pool", "chatcache.sampler"),
+    ("chatcache.session_pool", "chatcache.sampler", "chatcache.prefill_chunks"),
     ("chatcache.memory",),
     ("chatcache.cache",),
     ("chatcache.loader",),

@@ -1,0 +1,240 @@
+"""Bytes before they exist: what a model, its sessions' caches and its forwards take, for every cache kind.
+
+Pure: sizes in, sizes out. What is planned for the cache is exact, it follows from how the layers store their tokens.
+The workspace of a forward is an estimate from above, by the formula at `workspace_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chatcache.cache.kinds import KINDS
+from chatcache.cache.token_buffer import capacity_for
+from chatcache.errors import InvalidInputError
+from chatcache.memory.model_shape import LayerShape, ModelShape
+
+PREFILL_CHUNK_TOKENS = 512
+NUM_KEPT_STATES = 4
+"""Copies of a recurrent state kept for rollback: end of the system prompt, last token but one, last two turns."""
+
+MAX_GROUP = 64
+RESIDUAL_TOKENS = 64
+"""The last tokens of a quantized cache stay in full precision."""
+_SCALE_BYTES = 2
+_CODE_BITS = {"quantized-int8": 8, "quantized-int4": 4, "quantized-fp8": 8}
+_SCALED_PER_TOKEN = {"quantized-int8", "quantized-int4"}
+
+_UNLIMITED_TOKENS = 2**40
+_SAMPLER_BYTES_PER_LOGIT = 24
+"""float32 logits, sorted logits, probabilities and their sum, and the 8-byte indices of the sort."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """`num_sessions` sessions at `context_tokens` each; a prompt is read `prefill_chunk_tokens` at a time.
+
+    `memory_bytes` is what may be used on the model's device; None leaves the question open whether it fits.
+    Raises InvalidInputError for counts below 1.
+    """
+
+    context_tokens: int
+    num_sessions: int = 1
+    memory_bytes: int | None = None
+    prefill_chunk_tokens: int = PREFILL_CHUNK_TOKENS
+
+    def __post_init__(self) -> None:
+        for name in ("context_tokens", "num_sessions", "prefill_chunk_tokens"):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.memory_bytes is not None and self.memory_bytes < 0:
+            raise InvalidInputError(f"memory_bytes must not be negative, not {self.memory_bytes}.")
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The cache of one session in one kind.
+
+    `used_bytes` are held by its tokens and its state, wherever they lie. `reserved_bytes` are taken on the model's
+    device, spare room and the states kept for rollback included; `host_bytes` likewise in RAM beside an accelerator.
+    `windowed_bytes` is `used_bytes` if sliding layers kept their window only; None without sliding layers.
+    """
+
+    kind: str
+    bytes_per_token: int
+    used_bytes: int
+    reserved_bytes: int
+    host_bytes: int
+    windowed_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindPlan:
+    """The whole bill in one cache kind. `total_bytes` = weights + sessions x reserved + workspace, on the device.
+
+    `max_context_tokens` is the longest context that fits, 0 if none does; None without a limit of memory or tokens.
+    `refusal` says why the model cannot have this kind.
+    """
+
+    cache: CachePlan
+    workspace_bytes: int
+    total_bytes: int
+    fits: bool | None
+    max_context_tokens: int | None
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The bill in every cache kind."""
+
+    shape: ModelShape
+    request: PlanRequest
+    kinds: tuple[KindPlan, ...]
+
+    def of(self, kind: str) -> KindPlan:
+        """The plan for `kind`. Raises InvalidInputError if there is no such kind."""
+        for plan in self.kinds:
+            if plan.cache.kind == kind:
+                return plan
+        raise InvalidInputError(f"There is no cache kind {kind!r}. Choose one of: {', '.join(KINDS)}.")
+
+
+def plan_memory(shape: ModelShape, request: PlanRequest) -> MemoryPlan:
+    """The bill for `request` in every cache kind."""
+    return MemoryPlan(shape, request, tuple(_plan_kind(shape, request, kind) for kind in KINDS))
+
+
+def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
+    """What the cache of one session takes that holds `num_tokens` tokens."""
+    if kind == "none":
+        return CachePlan(kind, 0, 0, 0, 0, None)
+    layers, states = shape.attention_layers, shape.state_bytes
+    used = sum(_layer_bytes(layer, kind, num_tokens) for layer in layers) + states
+    room = num_tokens if kind == "static" else capacity_for(num_tokens)
+    reserved = sum(_layer_bytes(layer, kind, room) for layer in layers) + states * (1 + NUM_KEPT_STATES)
+    windowed = None
+    if shape.has_sliding_layers:
+        windowed = sum(_layer_bytes(x, kind, _windowed_tokens(x, num_tokens)) for x in layers) + states
+    host = 0
+    if kind == "offloaded":
+        host = reserved
+        # The layer at work and the one fetched next.
+        reserved = 2 * max((_layer_bytes(layer, kind, room) for layer in layers), default=0)
+    per_token = sum(_row_bytes(layer, kind) for layer in layers)
+    return CachePlan(kind, per_token, used, reserved, host, windowed)
+
+
+def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens: int) -> int:
+    """What one forward needs beside weights and cache, from above; turns are stepped one at a time.
+
+    With c tokens in the chunk, n in the cache after it, i bytes per value:
+    - stream: c x hidden x (4i + 8), the residual and normed copies, two of them in float32;
+    - the larger of: MLP, c x widest projection x 3i; and attention, c x query heads x (key + value) x 2i, plus
+      n x query heads x (key + value) x i where shared keys are repeated, plus c x n x query heads x (3i + 4) where
+      scores are tensors; and a recurrent scan, c (in whole scan chunks) x scan width x 24;
+    - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
+    - quantized kinds: one layer in full precision;
+    - the logits of the last token with what sampling makes of them.
+    In sliding layers n is what the chunk can see. Without a cache the chunk is the whole context.
+    """
+    c = num_tokens if kind == "none" else min(chunk_tokens, num_tokens)
+    i = shape.itemsize
+    stream = c * shape.hidden_size * (4 * i + 8)
+    mlp = c * shape.widest_projection * 3 * i
+    attention = max((_attention_bytes(shape, layer, c, num_tokens) for layer in shape.attention_layers), default=0)
+    scan = 0
+    if shape.scan_chunk_tokens:
+        whole_chunks = -(-c // shape.scan_chunk_tokens) * shape.scan_chunk_tokens
+        scan = whole_chunks * shape.scan_width * 24
+    mask = c * max((_visible_tokens(layer, c, num_tokens) for layer in shape.attention_layers), default=0) * (2 + i)
+    largest_layer = max((layer.bytes_per_token for layer in shape.attention_layers), default=0) * num_tokens
+    growth = 0 if kind in ("none", "static") else largest_layer // 2
+    dequantized = largest_layer if kind in _CODE_BITS else 0
+    logits = shape.vocab_size * (i + _SAMPLER_BYTES_PER_LOGIT)
+    return stream + max(mlp, attention, scan) + mask + growth + dequantized + logits
+
+
+def refusal_of(shape: ModelShape, kind: str) -> str | None:
+    """Why this model cannot have a cache of this kind; None if it can."""
+    if kind == "offloaded" and (shape.has_sliding_layers or shape.state_bytes):
+        return "offloading needs full attention in every layer"
+    if kind in _CODE_BITS and not shape.attention_layers:
+        return "there are no keys and values to quantize"
+    return None
+
+
+def _plan_kind(shape: ModelShape, request: PlanRequest, kind: str) -> KindPlan:
+    cache = plan_cache(shape, kind, request.context_tokens)
+    total = _total_bytes(shape, request, kind, request.context_tokens)
+    refusal = refusal_of(shape, kind)
+    fits = None if request.memory_bytes is None else refusal is None and total <= request.memory_bytes
+    workspace = workspace_bytes(shape, kind, request.context_tokens, request.prefill_chunk_tokens)
+    return KindPlan(cache, workspace, total, fits, _max_context(shape, request, kind), refusal)
+
+
+def _total_bytes(shape: ModelShape, request: PlanRequest, kind: str, num_tokens: int) -> int:
+    cache = plan_cache(shape, kind, num_tokens).reserved_bytes * request.num_sessions
+    return shape.weight_bytes + cache + workspace_bytes(shape, kind, num_tokens, request.prefill_chunk_tokens)
+
+
+def _max_context(shape: ModelShape, request: PlanRequest, kind: str) -> int | None:
+    """By bisection: the total never falls when the context grows."""
+    if request.memory_bytes is None:
+        return shape.max_context_tokens
+    limit = shape.max_context_tokens or _UNLIMITED_TOKENS
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _total_bytes(shape, request, kind, middle) <= request.memory_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return None if low == _UNLIMITED_TOKENS else low
+
+
+def _layer_bytes(layer: LayerShape, kind: str, num_tokens: int) -> int:
+    """What a layer takes for `num_tokens` tokens, its state aside."""
+    if kind == "static":
+        window = layer.sliding_window
+        return layer.bytes_per_token * (num_tokens if window is None else min(num_tokens, window))
+    if kind not in _CODE_BITS:
+        return layer.bytes_per_token * num_tokens
+    num_exact = min(num_tokens, RESIDUAL_TOKENS)
+    return layer.bytes_per_token * num_exact + _row_bytes(layer, kind) * (num_tokens - num_exact)
+
+
+def _row_bytes(layer: LayerShape, kind: str) -> int:
+    """What one token takes in a layer, once quantized."""
+    if kind not in _CODE_BITS:
+        return layer.bytes_per_token
+    return layer.num_heads * sum(_quantized_bytes(dim, kind) for dim in (layer.key_dim, layer.value_dim))
+
+
+def _quantized_bytes(dim: int, kind: str) -> int:
+    """`dim` values of one token and head: their codes, and a scale for each group."""
+    codes = -(-dim * _CODE_BITS[kind] // 8)
+    return codes + (dim // group_of(dim) * _SCALE_BYTES if kind in _SCALED_PER_TOKEN else 0)
+
+
+def group_of(dim: int) -> int:
+    """How many values share a scale: the largest divisor of `dim` up to `MAX_GROUP`."""
+    return next(group for group in range(min(dim, MAX_GROUP), 0, -1) if dim % group == 0)
+
+
+def _windowed_tokens(layer: LayerShape, num_tokens: int) -> int:
+    """A window includes the token that looks, so one fewer has to be kept."""
+    return num_tokens if layer.sliding_window is None else min(num_tokens, layer.sliding_window - 1)
+
+
+def _visible_tokens(layer: LayerShape, chunk_tokens: int, num_tokens: int) -> int:
+    """What the tokens of a chunk see together, themselves included."""
+    return num_tokens if layer.sliding_window is None else min(num_tokens, layer.sliding_window - 1 + chunk_tokens)
+
+
+def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, num_tokens: int) -> int:
+    q, i, dims = shape.num_attention_heads, shape.itemsize, layer.key_dim + layer.value_dim
+    num_visible = _visible_tokens(layer, chunk_tokens, num_tokens)
+    states = chunk_tokens * q * dims * 2 * i
+    repeated = num_visible * q * dims * i if layer.num_heads < q else 0
+    scores = chunk_tokens * num_visible * q * (3 * i + 4) if shape.has_eager_attention else 0
+    return states + repeated + scores
