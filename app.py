@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig, default_data_dir
 from chatcache.errors import ChatCacheError
@@ -103,17 +104,22 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     service = ChatService.open(config, progress=_say)
     try:
         stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        _on_signals(lambda *_: stop.set())
         try:
             launch(service, host=address.host, port=address.port, block=False)
         except OSError as error:  # another program was quicker between the probe and here
             raise _cannot_listen(address, error) from error
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
         stop.wait()
+        _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
         _say("Stopping; replies that are being written are kept as far as they are …")
     finally:
         service.close()
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _reserve(address: Address) -> Address:

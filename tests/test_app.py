@@ -1,0 +1,203 @@
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+import app
+from chatcache.config import EMBEDDED_MODEL, default_data_dir
+from chatcache.loader import LoadedModel
+
+ROOT = Path(app.__file__).parent
+START_TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LoadedModel) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_llama.model.save_pretrained(folder)
+    tiny_llama.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on a free port, once it is ready, and its address."""
+    command = [sys.executable, "app.py", "--port", "0", *map(str, arguments)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            printed = []
+            for line in process.stdout:
+                printed.append(line)
+                if found := re.search(r"Ready on (http://\S+)", line):
+                    yield process, found[1]
+                    break
+            else:
+                pytest.fail(f"The server did not start: {''.join(printed)}")
+        finally:
+            process.kill()
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What is printed when the arguments are fine and the start is not."""
+    assert app.main([str(argument) for argument in arguments]) == 1
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("chatcache: ")
+    assert sentence.count("\n") == 1
+    return sentence
+
+
+def taken_port() -> socket.socket:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def test_without_arguments_everything_has_its_default() -> None:
+    config, address = app.parse_arguments([])
+    assert config.model == EMBEDDED_MODEL
+    assert config.data_dir == default_data_dir()
+    assert (config.device, config.dtype, config.weights, config.cache) == ("auto",) * 4
+    assert config.max_context_tokens is None
+    assert config.max_concurrent_turns == 2
+    assert address == app.Address("127.0.0.1", 7860)
+    assert address.url == "http://127.0.0.1:7860"
+
+
+def test_every_argument_reaches_the_configuration() -> None:
+    text = (
+        "--model m --data-dir ~/d --host ::1 --port 81 --device cpu --dtype float32 --weights full --cache none"
+        " --context 99 --max-turns 3"
+    )
+    config, address = app.parse_arguments(text.split())
+    assert config.model == "m"
+    assert config.data_dir == Path.home() / "d"
+    assert (config.device, config.dtype, config.weights, config.cache) == ("cpu", "float32", "full", "none")
+    assert config.max_context_tokens == 99
+    assert config.max_concurrent_turns == 3
+    assert address == app.Address("::1", 81)
+    assert address.url == "http://[::1]:81"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
+def test_addresses_of_this_machine_alone_need_no_flag(host: str) -> None:
+    assert app.parse_arguments(["--host", host])[1].host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+def test_an_address_others_can_reach_needs_insecure(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app.parse_arguments(["--host", host])
+    assert caught.value.code == 2
+    assert "--insecure" in capsys.readouterr().err
+    assert app.parse_arguments(["--host", host, "--insecure"])[1].host == host
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--port x", "--port -1", "--port 65536", "--context 0", "--context ten", "--max-turns 0", "--nosuch", "extra"],
+)
+def test_arguments_that_cannot_be_meant_are_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app.parse_arguments(arguments.split())
+    assert caught.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_the_version_is_the_projects(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app.parse_arguments(["--version"])
+    assert caught.value.code == 0
+    assert re.fullmatch(r"chatcache \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+# ---------------------------------------------------------------- starts that cannot succeed
+
+
+def test_a_port_in_use_is_told_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with taken_port() as listener:
+        port = listener.getsockname()[1]
+        sentence = refusal(capsys, "--port", port, "--data-dir", tmp_path / "data")
+    assert f"port {port}" in sentence
+    assert "--port" in sentence
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--model ./nosuch", "There is no folder or file ./nosuch"),
+        ("--device tpu", "tpu"),
+        ("--weights int4", "int4"),
+        ("--dtype int7", "int7"),
+        ("--cache nosuch", "nosuch"),
+        ("--context 999999", "at most 2048"),
+        ("--context 15", "at least 16"),
+    ],
+)
+def test_what_the_model_does_not_offer_is_one_sentence(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, model_folder: Path
+) -> None:
+    model = [] if "--model" in arguments else ["--model", model_folder]
+    assert says in refusal(capsys, "--port", 0, "--data-dir", tmp_path, *model, *arguments.split())
+
+
+def test_a_data_directory_that_cannot_be_used_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model_folder: Path
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("x")
+    for data_dir in (blocker, blocker / "below"):
+        assert str(blocker) in refusal(capsys, "--port", 0, "--data-dir", data_dir, "--model", model_folder)
+
+
+# ---------------------------------------------------------------- a server that runs
+
+
+@pytest.mark.slow
+def test_the_page_is_served_and_a_second_server_on_the_same_data_is_refused(tmp_path: Path, model_folder: Path) -> None:
+    arguments = ("--data-dir", tmp_path / "data", "--model", model_folder)
+    with running(*arguments) as (_, url):
+        with urlopen(url, timeout=30) as page:
+            assert page.status == 200
+        second = subprocess.run(
+            [sys.executable, "app.py", "--port", "0", *map(str, arguments)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+    assert second.returncode == 1
+    assert second.stderr.startswith("chatcache: ")
+    assert second.stderr.count("\n") == 1
+    assert str(tmp_path / "data") in second.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly_even_when_it_comes_twice(
+    number: signal.Signals, tmp_path: Path, model_folder: Path
+) -> None:
+    arguments = ("--data-dir", tmp_path / "data", "--model", model_folder)
+    with running(*arguments) as (process, _):
+        process.send_signal(number)
+        time.sleep(0.05)
+        if process.poll() is None:
+            process.send_signal(number)
+        said = process.stdout.read()
+        assert process.wait(timeout=30) == 0
+        assert "Traceback" not in said
+    with running(*arguments):
+        pass  # the data directory was let go
