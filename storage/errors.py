@@ -28,6 +28,10 @@ class InvalidRecordError(StoreError):
     """The record would break an invariant of the message tree."""
 
 
+class SegmentDamagedError(StoreError):
+    """A stored segment is not what was written. It counts as missing from now on; its file was set aside."""
+
+
 class DatabaseError(StoreError):
     """The database failed, for example because the disk is full. The transaction was rolled back."""
 

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from storage import segment_models  # noqa: F401  (its tables belong to the metadata)
 from storage.models import Base
 
 context.configure(

@@ -1,0 +1,141 @@
+"""Whether what is in the segment folder is what the index says: checked file by file, and put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session as DbSession
+
+from storage.database import Database
+from storage.errors import SegmentDamagedError
+from storage.eviction import unreachable, without_files
+from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder
+from storage.segment_format import SegmentHeader, StoredTensor, TensorLayout, check_layout, decode_segment
+from storage.segment_index import (
+    IndexedFile,
+    find_files,
+    read_heads,
+    read_nodes,
+    remove_detached_segments,
+    remove_file_row,
+    remove_segments,
+)
+from storage.segment_keys import segment_key
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep found and put in order. `num_kept_bytes` are in complete files that the index knows."""
+
+    num_temporary: int
+    num_orphans: int
+    num_damaged: int
+    num_unreachable: int
+    num_kept_files: int
+    num_kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that is not what the index says, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What reading everything found. `orphans` are files that the index does not know: a sweep removes them."""
+
+    num_files: int
+    num_bytes: int
+    damage: tuple[Damage, ...]
+    orphans: tuple[str, ...]
+
+
+def check_file(
+    folder: SegmentFolder, indexed: IndexedFile, layout: Sequence[TensorLayout] | None
+) -> dict[str, StoredTensor]:
+    """Read a file and compare all that is known of it: size, SHA-256, header, ids, key and, if given, the layout.
+
+    Raises SegmentDamagedError with what differs.
+    """
+    name = folder.name(indexed.key, indexed.kind)
+    try:
+        data, sha256 = folder.read(name)
+    except FileNotFoundError as error:
+        raise SegmentDamagedError(f"{name} is missing.") from error
+    except OSError as error:
+        raise SegmentDamagedError(f"{name} cannot be read: {error.strerror}.") from error
+    if len(data) != indexed.written.num_bytes:
+        raise SegmentDamagedError(f"{name} has {len(data)} bytes instead of {indexed.written.num_bytes}.")
+    if sha256 != indexed.written.sha256:
+        raise SegmentDamagedError(f"{name} was changed: its SHA-256 differs.")
+    header, tensors = decode_segment(data)
+    expected = SegmentHeader(
+        indexed.kind, indexed.root, indexed.parent_key, indexed.key, indexed.start, indexed.token_ids
+    )
+    if header != expected or indexed.key != segment_key(indexed.parent_key, indexed.start, indexed.token_ids):
+        raise SegmentDamagedError(f"{name} holds other tokens than the index says.")
+    if layout is not None:
+        check_layout(tensors, layout, header.num_tokens)
+    return tensors
+
+
+def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
+    """Read every file and compare. Changes nothing."""
+    with database.read() as db:
+        indexed = find_files(db)
+    damage = []
+    for file in indexed:
+        try:
+            check_file(folder, file, layout=None)
+        except SegmentDamagedError as error:
+            damage.append(Damage(folder.name(file.key, file.kind), str(error)))
+    known = {folder.name(file.key, file.kind) for file in indexed}
+    return VerifyReport(
+        num_files=len(indexed),
+        num_bytes=sum(file.written.num_bytes for file in indexed),
+        damage=tuple(damage),
+        orphans=tuple(sorted(set(folder.sizes()) - known)),
+    )
+
+
+def sweep_files(database: Database, folder: SegmentFolder) -> SweepReport:
+    """Make index and folder agree: remove files without rows, rows without files, and what no session holds.
+
+    Looks at names and sizes only, so that it is quick. Nobody may write meanwhile.
+    """
+    sizes = folder.sizes()
+    with database.write() as db:
+        num_unreachable = _remove_lost_rows(db)
+        indexed = {folder.name(file.key, file.kind): file for file in find_files(db)}
+        broken = [name for name, file in indexed.items() if sizes.get(name) != file.written.num_bytes]
+        for name in broken:
+            remove_file_row(db, indexed[name].segment_id, indexed[name].kind)
+        nodes = read_nodes(db)
+        remove_segments(db, nodes, without_files(nodes))
+    kept = set(indexed) - set(broken)
+    for name in broken:
+        folder.set_aside(name)
+    strangers = set(sizes) - set(indexed)
+    for name in strangers:
+        folder.remove(name)
+    num_temporary = sum(name.endswith(TEMPORARY_SUFFIX) for name in strangers)
+    return SweepReport(
+        num_temporary=num_temporary,
+        num_orphans=len(strangers) - num_temporary,
+        num_damaged=len(broken),
+        num_unreachable=num_unreachable,
+        num_kept_files=len(kept),
+        num_kept_bytes=sum(sizes[name] for name in kept),
+    )
+
+
+def _remove_lost_rows(db: DbSession) -> int:
+    num_detached = remove_detached_segments(db)
+    nodes = read_nodes(db)
+    lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
+    remove_segments(db, nodes, lost)
+    return num_detached + len(lost)

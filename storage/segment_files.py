@@ -1,0 +1,137 @@
+"""The folder of segment files: written whole or not at all, removed, set aside. Knows names and bytes, no rows.
+
+A file is written under a temporary name, synced, renamed, and the folder synced: a name that ends in `.safetensors`
+is always a complete file. Everything in the folder is counted against the quota by whoever owns it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.database import ensure_private_dir
+from storage.errors import DataDirError
+from storage.segment_format import FileKind
+
+FOLDER_NAME = "segments"
+SET_ASIDE_NAME = "damaged"
+SUFFIX = ".safetensors"
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What a file must be when it is read again."""
+
+    num_bytes: int
+    sha256: str
+
+
+class SegmentFolder:
+    """The segment files of one data directory. One writer at a time; readers at any time."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / FOLDER_NAME
+        self.set_aside_path = self.path / SET_ASIDE_NAME
+        try:
+            ensure_private_dir(self.path)
+            ensure_private_dir(self.set_aside_path)
+        except OSError as error:
+            raise DataDirError(
+                f"The folder {self.path} for caches cannot be used: {error.strerror}. "
+                "Move away what is in its place, or choose another data folder with --data-dir."
+            ) from error
+
+    def name(self, key: str, kind: FileKind) -> str:
+        return f"{key}.{kind}{SUFFIX}"
+
+    def write(self, name: str, pieces: Sequence[memoryview]) -> WrittenFile:
+        """Write a complete file, or on an OSError nothing. Only after `sync` is it sure to outlast a power cut."""
+        temporary = self.path / (name + TEMPORARY_SUFFIX)
+        digest = hashlib.sha256()
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "wb", buffering=0) as file:
+                for piece in pieces:
+                    digest.update(piece)
+                    _write(file.fileno(), piece)
+                _sync(file.fileno())
+            _rename(temporary, self.path / name)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        return WrittenFile(sum(len(piece) for piece in pieces), digest.hexdigest())
+
+    def sync(self) -> None:
+        """Make the names of the files written so far outlast a power cut."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            _sync_folder(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str) -> tuple[bytearray, str]:
+        """The whole file and its SHA-256. Raises FileNotFoundError and other OSErrors."""
+        with open(self.path / name, "rb", buffering=0) as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            view = memoryview(data)
+            filled = 0
+            while count := file.readinto(view[filled:]):
+                filled += count
+            data = data if filled == len(data) else data[:filled]
+        return data, hashlib.sha256(data).hexdigest()
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is fine."""
+        with suppress(FileNotFoundError):
+            (self.path / name).unlink()
+
+    def set_aside(self, name: str) -> None:
+        """Move a damaged file out of the way, for people to look at; one that is not there is fine."""
+        with suppress(FileNotFoundError):
+            (self.path / name).replace(self.set_aside_path / name)
+
+    def sizes(self) -> dict[str, int]:
+        """The size of every file that is not set aside, temporary ones included, by name."""
+        return dict(_sizes(self.path))
+
+    def set_aside_sizes(self) -> dict[str, int]:
+        """The size of every file that was set aside."""
+        return dict(_sizes(self.set_aside_path))
+
+    def remove_set_aside(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            (self.set_aside_path / name).unlink()
+
+
+def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False):
+                    yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+
+# The steps of a write, one by one: the seams at which tests let the disk fail or the process die.
+
+
+def _write(descriptor: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(descriptor, piece) :]
+
+
+def _sync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.replace(target)
+
+
+def _sync_folder(descriptor: int) -> None:
+    os.fsync(descriptor)

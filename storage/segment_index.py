@@ -1,0 +1,260 @@
+"""The segment index as SQL: namespaces, segments, their files and the sessions' holds, inside an open transaction."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, LargeBinary, SQLColumnExpression, bindparam, delete, func, select, update
+from sqlalchemy.orm import Session as DbSession
+from sqlalchemy.orm import aliased
+
+from storage.eviction import StoredNode
+from storage.models import SessionRow
+from storage.segment_chain import FoundSegment
+from storage.segment_files import WrittenFile
+from storage.segment_format import FileKind
+from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, SegmentHeadRow, SegmentRow
+
+ROWS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file as the index knows it, with the segment it belongs to. `parent_key` is the root at the beginning."""
+
+    segment_id: int
+    kind: FileKind
+    owner: str
+    root: str
+    parent_key: str
+    key: str
+    start: int
+    token_ids: bytes
+    written: WrittenFile
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNames:
+    """A segment to be inserted, with the files that were written for it."""
+
+    key: str
+    start: int
+    token_ids: bytes
+    files: Mapping[FileKind, WrittenFile]
+
+
+def ensure_salt(db: DbSession, owner: str) -> str:
+    """The owner's salt, drawn the first time."""
+    row = db.get(OwnerSaltRow, owner)
+    if row is None:
+        row = OwnerSaltRow(owner=owner, salt=secrets.token_hex(32))
+        db.add(row)
+        db.flush()
+    return row.salt
+
+
+def ensure_namespace(db: DbSession, owner: str, root: str, description: str) -> int:
+    """The id of the namespace with this root."""
+    row = db.scalar(select(NamespaceRow).where(NamespaceRow.root == root))
+    if row is None:
+        row = NamespaceRow(owner=owner, root=root, description=description)
+        db.add(row)
+        db.flush()
+    return row.id
+
+
+def find_along(db: DbSession, namespace_id: int, wanted: bytes) -> list[FoundSegment]:
+    """Every stored segment that begins as `wanted` (ids as u32le) does where it stands, and whose ancestors do so up
+    to where it begins. One query, parent to children."""
+    tokens = bindparam("wanted", wanted, LargeBinary)
+    file, state = aliased(SegmentFileRow), aliased(SegmentFileRow)
+    kv_file = (file.segment_id == SegmentRow.id, file.kind == FileKind.KV)
+    columns = (SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids)
+    walk = (
+        select(*columns)
+        .join(file, file.segment_id == SegmentRow.id)
+        .where(*kv_file, SegmentRow.namespace_id == namespace_id, SegmentRow.parent_id.is_(None))
+        .where(SegmentRow.start == 0, _slice(SegmentRow.token_ids, 0, 1) == _slice(tokens, 0, 1))
+        .cte("walk", recursive=True)
+    )
+    inside = SegmentRow.start - walk.c.start
+    walk = walk.union_all(
+        select(*columns)
+        .join(walk, SegmentRow.parent_id == walk.c.id)
+        .join(file, file.segment_id == SegmentRow.id)
+        .where(*kv_file, SegmentRow.start * 4 < func.length(tokens))
+        .where(_slice(SegmentRow.token_ids, 0, 1) == _slice(tokens, SegmentRow.start, 1))
+        .where(_slice(walk.c.token_ids, 0, inside) == _slice(tokens, walk.c.start, inside))
+    )
+    has_state = select(state.segment_id).where(state.segment_id == walk.c.id, state.kind == FileKind.STATE).exists()
+    return [FoundSegment(*row) for row in db.execute(select(walk, has_state))]
+
+
+def _slice(
+    ids: SQLColumnExpression[bytes], first: SQLColumnExpression[int] | int, count: SQLColumnExpression[int] | int
+) -> ColumnElement[bytes]:
+    return func.substr(ids, first * 4 + 1, count * 4, type_=LargeBinary)
+
+
+def find_segment_id(db: DbSession, key: str) -> int | None:
+    return db.scalar(select(SegmentRow.id).where(SegmentRow.key == key))
+
+
+def find_files(db: DbSession, *conditions: ColumnElement[bool]) -> list[IndexedFile]:
+    """The indexed files that meet the conditions, by segment."""
+    parent = aliased(SegmentRow)
+    statement = (
+        select(
+            SegmentRow.id,
+            SegmentFileRow.kind,
+            NamespaceRow.owner,
+            NamespaceRow.root,
+            func.coalesce(parent.key, NamespaceRow.root),
+            SegmentRow.key,
+            SegmentRow.start,
+            SegmentRow.token_ids,
+            SegmentFileRow.num_bytes,
+            SegmentFileRow.sha256,
+        )
+        .join(SegmentRow, SegmentRow.id == SegmentFileRow.segment_id)
+        .join(NamespaceRow, NamespaceRow.id == SegmentRow.namespace_id)
+        .outerjoin(parent, parent.id == SegmentRow.parent_id)
+        .where(*conditions)
+        .order_by(SegmentRow.id, SegmentFileRow.kind)
+    )
+    return [
+        IndexedFile(row[0], FileKind(row[1]), *row[2:8], written=WrittenFile(row[8], row[9]))
+        for row in db.execute(statement)
+    ]
+
+
+def find_file_sizes(db: DbSession, segment_ids: Sequence[int]) -> list[tuple[str, FileKind, int]]:
+    """(key, kind, bytes) of every file of these segments."""
+    statement = select(SegmentRow.key, SegmentFileRow.kind, SegmentFileRow.num_bytes).join(
+        SegmentRow, SegmentRow.id == SegmentFileRow.segment_id
+    )
+    return [
+        (key, FileKind(kind), num_bytes)
+        for ids in _batches(segment_ids)
+        for key, kind, num_bytes in db.execute(statement.where(SegmentRow.id.in_(ids)))
+    ]
+
+
+def insert_segments(
+    db: DbSession, namespace_id: int, parent_id: int | None, segments: Sequence[SegmentNames], now: datetime
+) -> int | None:
+    """The rows of a chain below `parent_id`; those that are there already stay. Returns the last one's id."""
+    for segment in segments:
+        segment_id = find_segment_id(db, segment.key)
+        if segment_id is None:
+            row = SegmentRow(
+                key=segment.key,
+                namespace_id=namespace_id,
+                parent_id=parent_id,
+                start=segment.start,
+                token_ids=segment.token_ids,
+                last_used_at=now,
+            )
+            db.add(row)
+            db.flush()
+            segment_id = row.id
+        for kind, written in segment.files.items():
+            db.add(SegmentFileRow(segment_id=segment_id, kind=kind, num_bytes=written.num_bytes, sha256=written.sha256))
+        parent_id = segment_id
+    return parent_id
+
+
+def remove_file_row(db: DbSession, segment_id: int, kind: FileKind) -> None:
+    db.execute(delete(SegmentFileRow).where(SegmentFileRow.segment_id == segment_id, SegmentFileRow.kind == kind))
+
+
+def read_nodes(db: DbSession) -> dict[int, StoredNode]:
+    """Every segment with the bytes of its files."""
+    num_bytes = func.coalesce(func.sum(SegmentFileRow.num_bytes), 0)
+    statement = (
+        select(SegmentRow.id, SegmentRow.parent_id, num_bytes, SegmentRow.last_used_at)
+        .outerjoin(SegmentFileRow, SegmentFileRow.segment_id == SegmentRow.id)
+        .group_by(SegmentRow.id)
+    )
+    return {row[0]: StoredNode(*row) for row in db.execute(statement)}
+
+
+def read_heads(db: DbSession) -> list[SegmentHeadRow]:
+    """Every session's holds."""
+    return list(db.scalars(select(SegmentHeadRow)))
+
+
+def move_head(db: DbSession, owner: str, session_id: str, segment_id: int, now: datetime) -> bool:
+    """Let the session hold this segment and all before it, in the place of its holds on any of those.
+
+    All of them count as used now. False, and nothing changed, where the owner has no such session.
+    """
+    session = db.get(SessionRow, session_id)
+    if session is None or session.owner != owner:
+        return False
+    chain = _chain(db, segment_id)
+    db.execute(update(SegmentRow).where(SegmentRow.id.in_(chain)).values(last_used_at=now))
+    db.execute(
+        delete(SegmentHeadRow).where(SegmentHeadRow.session_id == session_id, SegmentHeadRow.segment_id.in_(chain))
+    )
+    db.add(SegmentHeadRow(session_id=session_id, segment_id=segment_id, owner=owner))
+    db.flush()
+    return True
+
+
+def remove_heads(db: DbSession, owner: str, session_id: str | None) -> None:
+    """End the holds of one session, or of all of the owner's."""
+    statement = delete(SegmentHeadRow).where(SegmentHeadRow.owner == owner)
+    if session_id is not None:
+        statement = statement.where(SegmentHeadRow.session_id == session_id)
+    db.execute(statement)
+
+
+def remove_segments(db: DbSession, nodes: Mapping[int, StoredNode], segment_ids: Sequence[int]) -> None:
+    """Remove rows, children before parents. Holds on them move up to what is left, so that it stays held."""
+    gone = set(segment_ids)
+    for head in read_heads(db):
+        if head.segment_id not in gone:
+            continue
+        above = nodes[head.segment_id].parent_id
+        while above is not None and above in gone:
+            above = nodes[above].parent_id
+        db.delete(head)
+        if above is not None and db.get(SegmentHeadRow, (head.session_id, above)) is None:
+            db.add(SegmentHeadRow(session_id=head.session_id, segment_id=above, owner=head.owner))
+        db.flush()
+    for ids in _batches(segment_ids):
+        db.execute(delete(SegmentRow).where(SegmentRow.id.in_(ids)))
+
+
+def remove_detached_segments(db: DbSession) -> int:
+    """Remove segments whose parent's row is gone, with all below them. Only a damaged database has any."""
+    nodes = read_nodes(db)
+    attached: set[int] = set()
+    for node_id in nodes:
+        way: list[int] = []
+        here: int | None = node_id
+        while here is not None and here in nodes and here not in attached and len(way) <= len(nodes):
+            way.append(here)
+            here = nodes[here].parent_id
+        if here is None or here in attached:
+            attached.update(way)
+    detached = sorted(set(nodes) - attached)
+    for ids in _batches(detached):
+        db.execute(delete(SegmentRow).where(SegmentRow.id.in_(ids)))
+    return len(detached)
+
+
+def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for first in range(0, len(ids), ROWS_AT_ONCE):
+        yield ids[first : first + ROWS_AT_ONCE]
+
+
+def _chain(db: DbSession, segment_id: int) -> list[int]:
+    chain = select(SegmentRow.id, SegmentRow.parent_id).where(SegmentRow.id == segment_id).cte("chain", recursive=True)
+    above = aliased(SegmentRow)
+    chain = chain.union(select(above.id, above.parent_id).join(chain, above.id == chain.c.parent_id))
+    return list(db.scalars(select(chain.c.id)))

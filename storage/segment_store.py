@@ -1,0 +1,395 @@
+"""`SegmentStore`: computed KV on disk, in immutable segments that chats, branches and forks of one owner share.
+
+    write:   reserve bytes → temporary file, sync → rename → sync folder → one transaction: rows and head
+    remove:  one transaction: rows → files
+
+So the database never names a file that is not complete, and a process that dies leaves files without rows at worst,
+which `sweep` removes. Bytes are reserved in memory: the data directory has one process, and a sweep counts what is
+really there. Losing any of this loses no word of any chat.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm import Session as DbSession
+
+from storage.database import Database
+from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedError
+from storage.eviction import choose_victims, unreachable
+from storage.models import pack_token_ids
+from storage.segment_chain import StoredPrefix, choose_prefix
+from storage.segment_check import SweepReport, check_file, sweep_files
+from storage.segment_files import SegmentFolder, WrittenFile
+from storage.segment_format import FORMAT, FileKind, SegmentHeader, StoredTensor, TensorLayout, encode_segment
+from storage.segment_index import (
+    SegmentNames,
+    ensure_namespace,
+    ensure_salt,
+    find_along,
+    find_file_sizes,
+    find_files,
+    find_segment_id,
+    insert_segments,
+    move_head,
+    read_heads,
+    read_nodes,
+    remove_file_row,
+    remove_heads,
+    remove_segments,
+)
+from storage.segment_keys import namespace_root, segment_key
+from storage.segment_models import SegmentFileRow, SegmentRow
+from storage.segment_report import SegmentReport, holdings
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What segments of one owner, model and layout have in common. Made by `SegmentStore.namespace`."""
+
+    id: int
+    owner: str
+    root: str
+    layout: tuple[TensorLayout, ...]
+    state_layout: tuple[TensorLayout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentSegment:
+    """The stored segment that new ones continue: its key and the tokens `[start, end)` it holds."""
+
+    key: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """KV to be saved for `token_ids`, which begin at token `start`. Buffers are read while `save` runs."""
+
+    start: int
+    token_ids: Sequence[int]
+    tensors: Mapping[str, Buffer]
+    state: Mapping[str, Buffer] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """What a save did. `num_tokens` is where the stored prefix ends now.
+
+    `refused` says in a sentence why not everything was saved; None if it was.
+    """
+
+    num_tokens: int
+    last: ParentSegment | None
+    num_written_bytes: int
+    refused: str | None
+
+
+class _RefusedError(Exception):
+    """Why a save ends before its end; becomes the report's sentence."""
+
+
+class SegmentStore:
+    """See the module. Thread-safe: one save, removal or sweep at a time; lookups and loads at any time."""
+
+    def __init__(self, database: Database, quota_bytes: int) -> None:
+        """Sweep the folder and bring it under the quota. Raises DataDirError if the folder cannot be used."""
+        self._database = database
+        self._folder = SegmentFolder(database.data_dir)
+        self._quota_bytes = quota_bytes
+        self._lock = threading.RLock()
+        self._open_sessions: set[str] = set()
+        self._used_bytes = 0
+        self.sweep()
+
+    @property
+    def quota_bytes(self) -> int:
+        return self._quota_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files in the folder, those being written and those set aside included."""
+        return self._used_bytes
+
+    def namespace(
+        self,
+        owner: str,
+        fingerprint: Mapping[str, Any],
+        layout: Sequence[TensorLayout],
+        state_layout: Sequence[TensorLayout] = (),
+    ) -> Namespace:
+        """The owner's namespace for what `fingerprint` (JSON values) and the layouts say. Any difference is another."""
+        description = {
+            "format": FORMAT,
+            "fingerprint": fingerprint,
+            "layout": [_plain(tensor) for tensor in layout],
+            "state_layout": [_plain(tensor) for tensor in state_layout],
+        }
+        with self._database.write() as db:
+            root = namespace_root({**description, "salt": ensure_salt(db, owner)})
+            namespace_id = ensure_namespace(db, owner, root, json.dumps(description, sort_keys=True))
+        return Namespace(namespace_id, owner, root, tuple(layout), tuple(state_layout))
+
+    # Reading
+
+    def lookup(self, namespace: Namespace, token_ids: Sequence[int]) -> StoredPrefix:
+        """The longest prefix of `token_ids` that is stored. With a state layout, one that ends at a stored state."""
+        wanted = pack_token_ids(token_ids)
+        with self._database.read() as db:
+            found = find_along(db, namespace.id, wanted)
+        return choose_prefix(found, wanted, namespace.root, needs_state=bool(namespace.state_layout))
+
+    def load(self, namespace: Namespace, key: str, kind: FileKind = FileKind.KV) -> Mapping[str, StoredTensor]:
+        """A segment's tensors, verified: size, SHA-256, key, ids, layout.
+
+        Raises SegmentDamagedError where anything differs or the file is missing; the segment counts as not stored
+        from then on, and its file is set aside.
+        """
+        with self._database.read() as db:
+            files = find_files(db, SegmentRow.key == key, SegmentFileRow.kind == kind)
+        if not files:
+            raise SegmentDamagedError("The segment was removed meanwhile.")
+        layout = namespace.layout if kind is FileKind.KV else namespace.state_layout
+        try:
+            return check_file(self._folder, files[0], layout)
+        except SegmentDamagedError:
+            self._folder.set_aside(self._folder.name(key, kind))
+            with self._database.write() as db:
+                remove_file_row(db, files[0].segment_id, kind)
+            raise
+
+    # Writing
+
+    def save(
+        self, namespace: Namespace, session_id: str, parent: ParentSegment | None, segments: Iterable[NewSegment]
+    ) -> SaveReport:
+        """Store segments, each below the one before, the first below `parent`, and let the session hold the last one.
+
+        Without segments the session is given its hold on `parent` alone. What is stored already is not written again.
+        What the quota or the disk refuses is left out, with all that follows it, and the report says so; a save that
+        could not be committed leaves no file behind. Raises InvalidRecordError where segments do not follow upon each
+        other or their buffers do not fit the layout; then nothing is stored.
+        """
+        with self._lock:
+            last, refused, written = parent, None, []
+            try:
+                parent_id = self._find_parent(parent)
+                for segment in segments:
+                    names, last = self._write_segment(namespace, last, segment, parent)
+                    written.append(names)
+            except (_RefusedError, DatabaseError) as refusal:
+                refused = str(refusal)
+            except BaseException:
+                self._take_back(written)
+                raise
+            if last is None or (refused is not None and last is parent):
+                return _report(parent, 0, refused)
+            try:
+                self._commit(namespace, session_id, parent_id, written)
+            except (_RefusedError, OSError, DatabaseError) as error:
+                self._take_back(written)
+                return _report(parent, 0, str(error))
+            return _report(last, sum(_num_bytes(names) for names in written), refused)
+
+    def protect(self, session_id: str) -> None:
+        """What this session holds stays until `unprotect`, however full the disk is: its chat is open."""
+        with self._lock:
+            self._open_sessions.add(session_id)
+
+    def unprotect(self, session_id: str) -> None:
+        with self._lock:
+            self._open_sessions.discard(session_id)
+
+    # Removing
+
+    def release(self, owner: str, session_id: str | None = None) -> int:
+        """End the holds of a session, or of all of the owner's, and remove what nobody holds. Returns bytes freed."""
+        with self._lock:
+            with self._database.write() as db:
+                remove_heads(db, owner, session_id)
+                nodes = read_nodes(db)
+                lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
+                names = self._names(db, lost)
+                remove_segments(db, nodes, lost)
+            return self._remove_files(names)
+
+    def drop_state(self, key: str) -> None:
+        """Remove the recurrent state stored after this segment; its KV stays."""
+        with self._lock:
+            state = (SegmentRow.key == key, SegmentFileRow.kind == FileKind.STATE)
+            with self._database.write() as db:
+                files = find_files(db, *state)
+                for file in files:
+                    remove_file_row(db, file.segment_id, file.kind)
+            self._remove_files({self._folder.name(file.key, file.kind): file.written.num_bytes for file in files})
+
+    def sweep(self) -> SweepReport:
+        """Put folder and index in order, count what is there, and bring it under the quota. See `segment_check`."""
+        with self._lock:
+            report = sweep_files(self._database, self._folder)
+            self._used_bytes = report.num_kept_bytes + sum(self._folder.set_aside_sizes().values())
+            if self._used_bytes > self._quota_bytes:
+                self._evict(self._used_bytes - self._quota_bytes, keep=None, even_if_too_little=True)
+            return report
+
+    def report(self, owner: str) -> SegmentReport:
+        """What is stored for the owner's sessions."""
+        with self._database.read() as db:
+            nodes = read_nodes(db)
+            heads = [(head.session_id, head.segment_id) for head in read_heads(db) if head.owner == owner]
+        session_bytes, held, shared_bytes = holdings(nodes, heads)
+        return SegmentReport(
+            quota_bytes=self._quota_bytes,
+            used_bytes=self._used_bytes,
+            set_aside_bytes=sum(self._folder.set_aside_sizes().values()),
+            num_segments=len(held),
+            num_bytes=sum(nodes[segment_id].num_bytes for segment_id in held),
+            shared_bytes=shared_bytes,
+            session_bytes=session_bytes,
+        )
+
+    # The steps of a save; the lock is held
+
+    def _find_parent(self, parent: ParentSegment | None) -> int | None:
+        if parent is None:
+            return None
+        with self._database.read() as db:
+            parent_id = find_segment_id(db, parent.key)
+        if parent_id is None:
+            raise _RefusedError("The stored beginning was removed meanwhile; the next save starts over.")
+        return parent_id
+
+    def _write_segment(
+        self, namespace: Namespace, last: ParentSegment | None, segment: NewSegment, keep: ParentSegment | None
+    ) -> tuple[SegmentNames, ParentSegment]:
+        num_tokens = len(segment.token_ids)
+        follows = segment.start == 0 if last is None else last.start < segment.start <= last.end
+        if not follows or not num_tokens:
+            raise InvalidRecordError(f"A segment of {num_tokens} tokens at {segment.start} does not follow {last}.")
+        token_ids = pack_token_ids(segment.token_ids)
+        parent_key = namespace.root if last is None else last.key
+        key = segment_key(parent_key, segment.start, token_ids)
+        with self._database.read() as db:
+            stored = {file.kind for file in find_files(db, SegmentRow.key == key)}
+        wanted = {
+            FileKind.KV: (namespace.layout, segment.tensors),
+            FileKind.STATE: (namespace.state_layout, segment.state),
+        }
+        files: dict[FileKind, WrittenFile] = {}
+        names = SegmentNames(key, segment.start, token_ids, files)
+        try:
+            for kind, (layout, tensors) in wanted.items():
+                if tensors is not None and kind not in stored:
+                    header = SegmentHeader(kind, namespace.root, parent_key, key, segment.start, token_ids)
+                    pieces = encode_segment(header, layout, tensors)
+                    files[kind] = self._write_file(self._folder.name(key, kind), pieces, keep)
+        except BaseException:
+            self._take_back([names])
+            raise
+        return names, ParentSegment(key, segment.start, segment.start + num_tokens)
+
+    def _write_file(self, name: str, pieces: Sequence[memoryview], keep: ParentSegment | None) -> WrittenFile:
+        num_bytes = sum(len(piece) for piece in pieces)
+        excess = self._used_bytes + num_bytes - self._quota_bytes
+        if excess > 0 and not self._evict(excess, keep):
+            raise _RefusedError(
+                f"The disk quota of {self._quota_bytes:,} bytes is used up by open chats. Raise it, or drop caches."
+            )
+        try:
+            return self._write_reserved(name, pieces, num_bytes)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._evict(num_bytes, keep):
+                raise _RefusedError(f"The cache could not be written to disk: {error.strerror}.") from error
+        try:
+            return self._write_reserved(name, pieces, num_bytes)
+        except OSError as error:
+            raise _RefusedError(f"The cache could not be written to disk: {error.strerror}.") from error
+
+    def _write_reserved(self, name: str, pieces: Sequence[memoryview], num_bytes: int) -> WrittenFile:
+        self._used_bytes += num_bytes
+        try:
+            return self._folder.write(name, pieces)
+        except BaseException:
+            self._used_bytes -= num_bytes
+            raise
+
+    def _commit(
+        self,
+        namespace: Namespace,
+        session_id: str,
+        parent_id: int | None,
+        written: Sequence[SegmentNames],
+    ) -> None:
+        if any(names.files for names in written):
+            self._folder.sync()
+        now = datetime.now(UTC)
+        with self._database.write() as db:
+            last_id = insert_segments(db, namespace.id, parent_id, written, now)
+            if last_id is None or not move_head(db, namespace.owner, session_id, last_id, now):
+                raise _RefusedError("The chat was removed meanwhile.")
+
+    def _take_back(self, written: Iterable[SegmentNames]) -> None:
+        self._remove_files(
+            {
+                self._folder.name(names.key, kind): file.num_bytes
+                for names in written
+                for kind, file in names.files.items()
+            }
+        )
+
+    # Room; the lock is held
+
+    def _evict(self, num_bytes: int, keep: ParentSegment | None, even_if_too_little: bool = False) -> bool:
+        """Make `num_bytes` free: files set aside first, then leaves by last use, never `keep` nor what is open.
+
+        Where that is not enough, nothing is removed unless `even_if_too_little`, and the answer is False.
+        """
+        set_aside = self._folder.set_aside_sizes()
+        needed = num_bytes - sum(set_aside.values())
+        with self._database.write() as db:
+            nodes = read_nodes(db)
+            protected = [head.segment_id for head in read_heads(db) if head.session_id in self._open_sessions]
+            if keep is not None and (keep_id := find_segment_id(db, keep.key)) is not None:
+                protected.append(keep_id)
+            victims = choose_victims(nodes, protected, max(0, needed))
+            is_enough = sum(nodes[victim].num_bytes for victim in victims) >= needed
+            if not is_enough and not even_if_too_little:
+                return False
+            names = self._names(db, victims)
+            remove_segments(db, nodes, victims)
+        for name, size in set_aside.items():
+            self._folder.remove_set_aside(name)
+            self._used_bytes -= size
+        self._remove_files(names)
+        return is_enough
+
+    def _names(self, db: DbSession, segment_ids: Sequence[int]) -> dict[str, int]:
+        return {self._folder.name(key, kind): num_bytes for key, kind, num_bytes in find_file_sizes(db, segment_ids)}
+
+    def _remove_files(self, names: Mapping[str, int]) -> int:
+        for name, num_bytes in names.items():
+            self._folder.remove(name)
+            self._used_bytes -= num_bytes
+        return sum(names.values())
+
+
+def _report(last: ParentSegment | None, num_written_bytes: int, refused: str | None) -> SaveReport:
+    return SaveReport(last.end if last else 0, last, num_written_bytes, refused)
+
+
+def _num_bytes(names: SegmentNames) -> int:
+    return sum(file.num_bytes for file in names.files.values())
+
+
+def _plain(tensor: TensorLayout) -> list[Any]:
+    return [tensor.name, tensor.dtype, tensor.shape_for(0), tensor.token_axis]
