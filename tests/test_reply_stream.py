@@ -76,7 +76,7 @@ cut_places = st.lists(st.integers(0, 10**6), max_size=8)
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(text=texts, cuts=cut_places)
 def test_pieces_are_whole_characters_and_together_the_text(name: str, text: str, cuts: list[int]) -> None:
     ids = ids_of(text, name, cuts)
@@ -159,7 +159,7 @@ def straddling_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(text=texts, cuts=cut_places, stops=stop_strings)
 def test_a_stop_string_ends_text_and_ids_and_is_never_shown(
     name: str, text: str, cuts: list[int], stops: list[str]
@@ -250,7 +250,7 @@ def test_a_continued_reply_goes_on_where_it_was(
     ids = ids_of(text, name, cuts)
     earlier, prior = run(builder(name).reply_stream(stop=stops), ids[: at % (len(ids) + 1)])
     whole_pieces, whole = run(builder(name).reply_stream(stop=stops), ids)
-    if len(prior.token_ids) < at % (len(ids) + 1):
+    if prior.token_ids != ids[: at % (len(ids) + 1)]:
         return  # stopped already, or cut inside a character
     later, reply = run(builder(name).reply_stream(stop=stops, prior_ids=prior.token_ids), ids[len(prior.token_ids) :])
     assert (reply.text, reply.reasoning, reply.token_ids) == (whole.text, whole.reasoning, whole.token_ids)
