@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 class TurnRequest:
     """What a turn is to compute. Every field of `sampling` is set, the seed included.
 
-    `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
-    prompt's. `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the first token counts from
-    there.
+    `prior_reply_ids`: the reply is continued, these ids of it exist. `rewrite_index` and `starts_in_reasoning` are the
+    prompt's. `is_first`: nothing of this chat has been computed before, so nothing can be missed. `submitted_s` (of
+    `time.perf_counter`) is when the person asked: the time to the first token counts from there.
     """
 
     owner: str
@@ -50,6 +50,7 @@ class TurnRequest:
     sampling: Sampling
     rewrite_index: int | None = None
     starts_in_reasoning: bool = False
+    is_first: bool = False
     submitted_s: float = field(default_factory=time.perf_counter)
 
 
@@ -85,6 +86,7 @@ class TurnRun:
         self._should_stop = should_stop
         self._sampler = Sampler(request.sampling)
         self._chunks = ChunkSchedule.of(loaded.model)
+        self._forward_options = {"logits_to_keep": 1} if _can_keep_logits(loaded.model) else {}
         self._stream = prompts.reply_stream(
             stop=request.sampling.stop or (),
             prior_ids=request.prior_reply_ids,
@@ -166,12 +168,11 @@ class TurnRun:
             self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
         self._num_fed = max(self._num_fed, stop)
         ids = self._ids[start:stop]
-        only_last = {"logits_to_keep": 1} if _can_keep_logits(self._model) else {}
         output = self._model(
             input_ids=torch.tensor([ids], device=self._model.device),
             cache=cache.cache,
             use_cache=cache.cache is not None,
-            **only_last,
+            **self._forward_options,
         )
         cache.advance(ids)
         logits: torch.Tensor = output.logits[0, -1]
@@ -244,7 +245,7 @@ class TurnRun:
     def _stats(self, acquired: Acquired | None, reason: FinishReason, problems: tuple[str, ...]) -> TurnStats:
         """A prompt that was not read to its end counts as far as it was read."""
         if acquired is None:
-            return TurnStats(finish_reason=reason, fallbacks=problems, seed=self._request.sampling.seed or 0)
+            return TurnStats(finish_reason=reason, fallbacks=problems, seed=self._sampler.seed)
         num_read = min(self._num_fed, self._num_prompt_tokens)
         num_cached = acquired.alignment.num_cached_tokens
         miss_reason, miss_index = self._miss(acquired)
@@ -266,11 +267,13 @@ class TurnRun:
             miss_index=miss_index,
             finish_reason=reason,
             fallbacks=problems,
-            seed=self._request.sampling.seed or 0,
+            seed=self._sampler.seed,
         )
 
     def _miss(self, acquired: Acquired) -> tuple[MissReason | None, int | None]:
         """Why and where reuse broke. The template is the reason where it changed exactly what stands there."""
+        if self._request.is_first:
+            return None, None
         reason, index = acquired.alignment.reason, acquired.alignment.mismatch_index
         if reason is MissReason.HISTORY and index == self._request.rewrite_index:
             reason = MissReason.TEMPLATE

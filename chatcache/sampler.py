@@ -55,10 +55,11 @@ class Sampler:
         top_k = _required("top_k", sampling.top_k)
         min_p = _required("min_p", sampling.min_p)
         penalty = _required("repetition_penalty", sampling.repetition_penalty)
-        self._seed = _required("seed", sampling.seed)
+        self.seed = _required("seed", sampling.seed)
         self._is_greedy = temperature < _GREEDY_BELOW
         self._processors = LogitsProcessorList()
-        if penalty != 1.0:
+        self._reads_ids = penalty != 1.0  # the other processors look at the scores only
+        if self._reads_ids:
             self._processors.append(RepetitionPenaltyLogitsProcessor(float(penalty)))
         if self._is_greedy:
             return
@@ -82,11 +83,11 @@ class Sampler:
         if not torch.isfinite(scores.max()):
             raise NonFiniteLogitsError(f"The logits at token {len(token_ids)} are not finite.")
         if self._processors:
-            ids = cast(torch.LongTensor, torch.tensor([token_ids], dtype=torch.long))
-            scores = self._processors(ids, scores)
+            ids = torch.tensor([token_ids if self._reads_ids else ()], dtype=torch.long)
+            scores = self._processors(cast(torch.LongTensor, ids), scores)
         if self._is_greedy:
             return int(scores.argmax())
-        generator = torch.Generator().manual_seed(token_seed(self._seed, len(token_ids)))
+        generator = torch.Generator().manual_seed(token_seed(self.seed, len(token_ids)))
         return int(torch.multinomial(scores.softmax(dim=-1), 1, generator=generator))
 
 

@@ -19,10 +19,12 @@ from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.sampler import Sampler
 from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from storage.records import Role
 from tests.equality import assert_equal_tokens
+from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model
 
 GREEDY = Sampling(
     temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=12, stop=(), seed=5
@@ -31,9 +33,13 @@ LOREM = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " *
 
 
 @pytest.fixture(autouse=True)
-def _inference_mode() -> Iterator[None]:
+def _inference_mode_on_one_thread() -> Iterator[None]:
+    """As on the model thread. A second thread only waits for the first in a model this small."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.inference_mode():
         yield
+    torch.set_num_threads(num_threads)
 
 
 @dataclass
@@ -286,6 +292,47 @@ def test_the_reply_equals_that_of_generate(tiny_llama: LoadedModel) -> None:
     assert_equal_tokens(tiny_llama.model, turned.request.prompt_ids, reference, turned.ids)
 
 
+def test_turns_that_take_turns_give_the_replies_they_give_alone(tiny_llama: LoadedModel) -> None:
+    sampling = replace(GREEDY, temperature=0.9)
+    texts = {"a": "Hello.", "b": LOREM, "c": "Grüße 🙂"}
+    alone = {name: Chat(tiny_llama).send(text, sampling).ids for name, text in texts.items()}
+    pool = SessionPool(lambda: make_session_cache(tiny_llama.model, "dynamic"))
+    turns = {}
+    for name, text in texts.items():
+        chat = Chat(tiny_llama, pool=pool)
+        chat.session_id, chat.messages = name, [PromptMessage(Role.USER, text)]
+        turns[name] = chat.start(chat.request(sampling), [])
+    running = list(turns.values())
+    while running:
+        running = [turn for turn in running if not turn.step()]
+    outcomes = {name: turn.outcome for name, turn in turns.items()}
+    assert {name: outcome.reply.token_ids for name, outcome in outcomes.items() if outcome} == alone
+
+
+@pytest.mark.parametrize("name", [*FULL_ATTENTION, *SLIDING, *RECURRENT])
+def test_on_every_architecture_replies_with_the_cache_equal_replies_without(tiny_llama: LoadedModel, name: str) -> None:
+    loaded = replace(tiny_llama, model=tiny_model(name), eos_token_ids=frozenset())
+    prompt, more = tuple(random_ids(40, seed=1)), tuple(random_ids(9, seed=2))
+
+    def script(kind: str) -> list[Turned]:
+        chat = Chat(loaded, kind=kind)
+        chat.prompts.end_token_ids = frozenset()
+        request = TurnRequest("ann", "s", prompt, (), GREEDY)
+        turns = [chat.run(request), chat.run(request)]
+        turns.append(chat.run(replace(request, prompt_ids=prompt + turns[0].ids + more)))
+        return [*turns, chat.run(replace(request, prompt_ids=prompt[:20] + more))]
+
+    cached, uncached = script("dynamic"), script("none")
+    for ours, reference in zip(cached, uncached, strict=True):
+        assert_equal_tokens(loaded.model, reference.request.prompt_ids, reference.ids, ours.ids)
+    stats = [turned.outcome.stats for turned in cached]
+    assert stats[2].num_cached_tokens == len(prompt + cached[0].ids) - 1
+    if name in RECURRENT:
+        assert [s.miss_reason for s in stats[1:]] == [MissReason.NOT_CROPPABLE, None, MissReason.NOT_CROPPABLE]
+    else:
+        assert [s.num_computed_tokens for s in stats] == [len(prompt), 1, len(more) + 1, len(more)]
+
+
 # ------------------------------------------------------------------------ ends
 
 
@@ -332,6 +379,27 @@ def test_a_stop_string_leaves_reply_and_cache_alike(tiny_llama: LoadedModel) -> 
     following = chat.send("And you?")
     assert following.outcome.stats.num_cached_tokens == kept
     assert following.outcome.stats.miss_reason is None
+
+
+def test_half_a_character_at_the_end_leaves_reply_and_cache_alike(
+    tiny_llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = Chat(tiny_llama)
+    scripted = [*chat.prompts.encode_reply("So "), *chat.prompts.encode_reply("🦊")]
+    assert len(chat.prompts.encode_reply("🦊")) > 2
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "choose", lambda _self, ids, _logits: scripted[len(ids) - num_prompt])
+        chat.messages.append(PromptMessage(Role.USER, "Hello."))
+        num_prompt = len(chat.request(GREEDY).prompt_ids)
+        turned = chat.reply(replace(GREEDY, max_new_tokens=len(scripted) - 1))
+    assert turned.outcome.reply.text == turned.said == "So "
+    assert turned.ids == chat.prompts.encode_reply("So ")
+    assert chat.num_cached_tokens == num_prompt + len(turned.ids)
+    following = chat.send("And you?")
+    assert (following.outcome.stats.miss_reason, following.outcome.stats.num_cached_tokens) == (
+        None,
+        num_prompt + len(turned.ids),
+    )
 
 
 def test_a_stop_request_ends_the_turn_before_the_next_forward(tiny_llama: LoadedModel, counter: Counter) -> None:
@@ -444,6 +512,16 @@ def test_an_edit_in_the_middle_is_a_miss_at_the_first_other_token(tiny_llama: Lo
     told = [event for event in turned.events if isinstance(event, CacheEvent)]
     assert [(event.kind, event.token_index) for event in told] == [("history", at)]
     assert f"{stats.num_computed_tokens} tokens" in told[0].message
+
+
+def test_the_first_turn_of_a_chat_misses_nothing(tiny_llama: LoadedModel) -> None:
+    chat = Chat(tiny_llama)
+    chat.messages.append(PromptMessage(Role.USER, "Hello."))
+    request = chat.request(GREEDY)
+    assert chat.run(replace(request, is_first=True)).outcome.stats.miss_reason is None
+    chat.pool.drop("ann", "s")
+    resumed = chat.run(request).outcome.stats
+    assert (resumed.miss_reason, resumed.miss_index) == (MissReason.NO_CACHE, 0)
 
 
 def test_what_the_template_rewrote_is_named_as_the_reason(tiny_llama: LoadedModel) -> None:
