@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError, UnsupportedOptionError
@@ -21,6 +21,7 @@ from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, clean_title, title_from
 from chatcache.turn import Turn
 from storage.records import ChatSession, Message, Role
+from storage.transfer import ImportReport, export_json, export_markdown, import_json
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +249,28 @@ class ChatService:
             turn = self._runtime.runner.active(session.id)
             if turn is not None and turn.reply_id == message.id:
                 raise SessionBusyError("This reply is still being written. Stop it or wait, then fork.")
-            return self._store.fork(self._owner, message.id, title=f"{session.title} (fork)".strip())
+            return self._store.fork(self._owner, message.id, title_suffix=" (fork)" if session.title else "")
+
+    def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:
+        """A chat as text: JSON with the whole tree, settings, times and ids; Markdown with the current branch.
+
+        Raises InvalidInputError for other formats.
+        """
+        writers = {"json": export_json, "markdown": export_markdown}
+        if format not in writers:
+            raise InvalidInputError(f"A chat is exported as json or markdown, not {format!r}.")
+        with translated_store_errors():
+            return writers[format](self._store, self._owner, session_id)
+
+    def import_(self, data: str | bytes, replace: bool = False) -> ImportReport:
+        """Take in a chat that `export` wrote as JSON. One that is here already is skipped, or replaced if so asked.
+
+        Raises InvalidInputError, and stores nothing, when the file is not such a chat.
+        """
+        with translated_store_errors():
+            report = import_json(self._store, self._owner, data, clean=clean_text, replace=replace)
+        self._changed(report.session)
+        return report
 
     # ---------------------------------------------------------------- reading
 
@@ -304,7 +326,7 @@ class ChatService:
             num_sessions=counts.num_sessions,
             num_deleted_sessions=counts.num_deleted_sessions,
             num_messages=counts.num_messages,
-            database_bytes=self._runtime.database.num_bytes(),
+            database_bytes=self._runtime.database.num_bytes,
         )
 
     def prefetch(self, session_id: str) -> bool:

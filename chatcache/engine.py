@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class TurnRequest:
     """What a turn is to compute. Every field of `sampling` is set, the seed included.
 
-    `prior_reply_ids`: the reply is continued, these ids of it exist. `rewrite_index` and `starts_in_reasoning` are the
+    `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
     prompt's. `is_first`: nothing of this chat has been computed before, so nothing can be missed. `submitted_s` (of
     `time.perf_counter`) is when the person asked: the time to the first token counts from there.
     """

@@ -7,6 +7,7 @@ person may do with them is `chat.py`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
 
+logger = logging.getLogger(__name__)
+
 Progress = Callable[[str], None]
 
 
@@ -37,6 +40,10 @@ class Runtime:
     def __init__(self, database: Database, loaded: LoadedModel, config: ServiceConfig) -> None:
         self.database = database
         self.store = ChatStore(database)
+        with translated_store_errors():
+            num_interrupted = self.store.mark_interrupted()
+        if num_interrupted:
+            logger.info("%d replies were being written when chatcache last ended", num_interrupted)
         self.loaded = loaded
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         kind = resolve_kind(loaded.model, config.cache)
@@ -70,12 +77,6 @@ class Runtime:
         with translated_store_errors():
             database = Database.open(config.data_dir)
         try:
-            with translated_store_errors():
-                interrupted = ChatStore(database).mark_interrupted()
-            if interrupted:
-                progress(
-                    f"{interrupted} replies were being written when chatcache last ended; Continue goes on with them."
-                )
             return cls(database, load_model(config, progress), config)
         except BaseException:
             database.close()

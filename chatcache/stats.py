@@ -113,9 +113,8 @@ class Sampling:
         _check_whole("seed", self.seed, 0)
         if self.seed is not None and self.seed >= 2**63:
             raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.")
-        if self.stop is not None and (
-            isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop)
-        ):
+        stop: object = self.stop  # a bare string is a sequence of strings too, and not what is meant
+        if stop is not None and not (isinstance(stop, tuple) and all(isinstance(s, str) and s for s in stop)):
             raise InvalidInputError("stop must be a list of non-empty strings.")
 
     def merged(self, fallback: Sampling) -> Sampling:

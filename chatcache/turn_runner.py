@@ -17,9 +17,9 @@ from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
 from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason
 from chatcache.turn import Turn
-from storage.chat_store import BegunTurn, ChatStore
+from storage.chat_store import ChatStore
 from storage.errors import StoreError
-from storage.records import ChatSession, Message, MessageStatus
+from storage.records import BegunTurn, ChatSession, Message, MessageStatus
 
 logger = logging.getLogger(__name__)
 

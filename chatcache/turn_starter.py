@@ -20,7 +20,7 @@ from chatcache.stats import Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.turn_runner import TurnRunner
 from storage.chat_store import ChatStore
-from storage.records import ChatSession, Message, Role
+from storage.records import ChatSession, ExpectedTip, Message, Role
 
 
 class TurnStarter:
@@ -66,6 +66,7 @@ class TurnStarter:
             session.id,
             user_text=user_text,
             parent_id=branch[-1].id if branch else None,
+            expected_tip=ExpectedTip(session.tip_id),
             reply_to_continue=continued.id if continued is not None else None,
             request_id=request_id,
             sampling=resolved.to_json(),
@@ -81,6 +82,8 @@ class TurnStarter:
             prior_reply_ids=prior_ids,
             sampling=resolved,
             rewrite_index=prompt.rewrite_index,
+            starts_in_reasoning=prompt.starts_in_reasoning,
+            is_first=len(messages) == 1 and alternative_of is None and continued is None,
         )
         return self._runner.start(begun, request)
 
@@ -110,7 +113,7 @@ class TurnStarter:
         first = relative if continued is not None else siblings[0]
         turns = self._store.turns(owner, first.id)
         base = turns[0].seed if turns else (session_seed if session_seed is not None else _drawn_seed())
-        return base if continued is not None else alternative_seed(base, len(siblings) + 1)
+        return base if continued is not None else alternative_seed(base, len(siblings))
 
     def _refuse_if_full(self, num_prompt_tokens: int) -> None:
         limit = self._loaded.max_context_tokens
@@ -131,7 +134,7 @@ class TurnStarter:
 
     def _ids_of(self, reply: Message) -> tuple[int, ...]:
         ids = self._stored_ids(reply)
-        return ids if ids is not None else self._prompts.encode_reply(reply.text)
+        return ids if ids is not None else self._prompts.encode_reply(reply.text, reply.reasoning)
 
 
 def _template_vars(session: ChatSession) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""Services over models made in the tests, and a counter of what really passes through a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from chatcache.chat import LOCAL_OWNER, ChatService
+from chatcache.config import ServiceConfig
+from chatcache.loader import LoadedModel
+from chatcache.runtime import Runtime
+from chatcache.stats import Sampling
+from storage.database import Database
+from storage.records import Message
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
+
+
+@contextmanager
+def open_service(loaded: LoadedModel, data_dir: Path, **options: Any) -> Iterator[ChatService]:
+    """A service on `data_dir` with a model that is in memory already."""
+    config = ServiceConfig(data_dir=data_dir, **options)
+    service = ChatService(Runtime(Database.open(data_dir), loaded, config), LOCAL_OWNER)
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+@contextmanager
+def counted_forwards(loaded: LoadedModel) -> Iterator[list[int]]:
+    """A list that gets the number of tokens of every forward, as the input embedding sees them."""
+    counts: list[int] = []
+    embedding = loaded.model.get_input_embeddings()
+    handle = embedding.register_forward_hook(lambda _module, args, _output: counts.append(args[0].numel()))
+    try:
+        yield counts
+    finally:
+        handle.remove()
+
+
+def every_message(service: ChatService, session_id: str) -> dict[str, Message]:
+    """All messages that can be reached from the session's roots by looking at alternatives and children."""
+    store = service._runtime.store
+    found: dict[str, Message] = {}
+    queue: list[str | None] = [None]
+    while queue:
+        for message in store.children(service._owner, session_id, queue.pop()):
+            found[message.id] = message
+            queue.append(message.id)
+    return found
