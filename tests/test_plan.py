@@ -183,18 +183,22 @@ def test_weights_are_those_of_the_real_model(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-gqa", "llama-mqa", "mistral", "gemma2", "gpt-oss", "mamba2", "falcon-h1"])
 def test_a_forward_stays_within_the_planned_workspace(name: str) -> None:
     num_past, num_new = 1030, 200  # within the room that the first forward made
-    model, held = tiny_model(name), make_session_cache(tiny_model(name), "dynamic")
-    forward(model, num_past, held.cache)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        forward(model, num_new, held.cache)
-    peak = peak_bytes(profiler)
-    planned = workspace_bytes(tiny_shape(name), "dynamic", num_past + num_new, num_new)
-    assert peak <= planned <= 3 * peak
+    held = make_session_cache(tiny_model(name), "dynamic")
+    forward(tiny_model(name), num_past, held.cache)
+    peak = peak_bytes_of_forward(name, num_new, held.cache)
+    assert peak <= workspace_bytes(tiny_shape(name), "dynamic", num_past + num_new, num_new) <= 3 * peak
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "falcon-h1"])
+def test_a_forward_of_all_tokens_without_a_cache_stays_within_the_planned_workspace(name: str) -> None:
+    peak = peak_bytes_of_forward(name, 600, None)
+    assert peak <= workspace_bytes(tiny_shape(name), "none", 600, 600) <= 3 * peak
 
 
 def forward(model: PreTrainedModel, num_tokens: int, cache: Any) -> None:
     with torch.inference_mode():
-        model(torch.tensor([random_ids(num_tokens)]), cache=cache, logits_to_keep=1)
+        ids = torch.tensor([random_ids(num_tokens)])
+        model(ids, cache=cache, use_cache=cache is not None, logits_to_keep=1)
 
 
 def used_bytes(layer: Any) -> int:
@@ -206,7 +210,9 @@ def used_bytes(layer: Any) -> int:
     return sum(t.nbytes for t in tensors if isinstance(t, Tensor))
 
 
-def peak_bytes(profiler: profile) -> int:
+def peak_bytes_of_forward(name: str, num_tokens: int, cache: Any) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        forward(tiny_model(name), num_tokens, cache)
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
@@ -306,6 +312,12 @@ def test_kinds_that_a_model_cannot_have_are_refused_with_the_reason() -> None:
 
 
 # Advice.
+
+
+def test_for_a_kind_that_is_not_possible_the_advice_is_about_the_dynamic_one() -> None:
+    plan = plan_memory(tiny_shape("gemma3"), PlanRequest(4000, memory_bytes=1_000_000))
+    assert plan.of("offloaded").refusal
+    assert advise(plan, "offloaded") == advise(plan, "dynamic") != ()
 
 
 def four_sessions(shape: ModelShape, *, like: str, less_bytes: int = 0) -> MemoryPlan:

@@ -27,8 +27,13 @@ class Advice:
 
 
 def advise(plan: MemoryPlan, kind: str) -> tuple[Advice, ...]:
-    """What helps, if `plan` does not fit in cache kind `kind`; nothing if it does, or if no memory was given."""
+    """What helps, if `plan` does not fit in cache kind `kind`; nothing if it does, or if no memory was given.
+
+    For a kind that the model cannot have, what would help the dynamic kind.
+    """
     chosen, memory = plan.of(kind), plan.request.memory_bytes
+    if chosen.refusal is not None:
+        return advise(plan, "dynamic")
     if memory is None or chosen.fits:
         return ()
     advice = [_quantize_weights(plan, chosen, memory), _shorten_context(plan, chosen)]
@@ -58,7 +63,7 @@ def _quantize_weights(plan: MemoryPlan, chosen: KindPlan, memory: int) -> Advice
 
 def _shorten_context(plan: MemoryPlan, chosen: KindPlan) -> Advice | None:
     num_tokens = chosen.max_context_tokens
-    if chosen.refusal is not None or not num_tokens or num_tokens >= plan.request.context_tokens:
+    if not num_tokens or num_tokens >= plan.request.context_tokens:
         return None
     request = dataclasses.replace(plan.request, context_tokens=num_tokens)
     total = plan_memory(plan.shape, request).of(chosen.cache.kind).total_bytes

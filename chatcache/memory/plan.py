@@ -130,7 +130,7 @@ def _verdict_cells(plan: KindPlan) -> tuple[str, str]:
 def _verdict(plan: MemoryPlan, chosen: KindPlan) -> str:
     kind, memory = chosen.cache.kind, plan.request.memory_bytes or 0
     if chosen.refusal is not None:
-        return f"A {kind} cache is not possible: {chosen.refusal}."
+        return f"The cache kind {kind} is not possible: {chosen.refusal}. {_verdict(plan, plan.of('dynamic'))}"
     if chosen.fits:
         return f"It fits with a {kind} cache; {format_size(memory - chosen.total_bytes)} are left."
     return f"It does not fit with a {kind} cache: {format_size(chosen.total_bytes - memory)} are missing."

@@ -135,19 +135,23 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
     - quantized kinds: one layer in full precision;
     - the logits of the last token with what sampling makes of them.
-    In sliding layers n is what the chunk can see. Without a cache the chunk is the whole context.
+    In sliding layers n is what the chunk can see. Without a cache the chunk is the whole context. Where full attention
+    starts at the first token, the kernel needs neither mask nor repeated keys.
     """
     c = num_tokens if kind == "none" else min(chunk_tokens, num_tokens)
     i = shape.itemsize
     stream = c * shape.hidden_size * (4 * i + 8)
     mlp = c * shape.widest_projection * 3 * i
-    attention = max((_attention_bytes(shape, layer, c, num_tokens) for layer in shape.attention_layers), default=0)
+    layers = shape.attention_layers
+    has_mask = c < num_tokens or shape.has_sliding_layers or shape.has_eager_attention
+    attention = max((_attention_bytes(shape, layer, c, num_tokens, has_mask) for layer in layers), default=0)
     scan = 0
     if shape.scan_chunk_tokens:
         whole_chunks = -(-c // shape.scan_chunk_tokens) * shape.scan_chunk_tokens
         scan = whole_chunks * shape.scan_width * 24
-    mask = c * max((_visible_tokens(layer, c, num_tokens) for layer in shape.attention_layers), default=0) * (2 + i)
-    largest_layer = max((layer.bytes_per_token for layer in shape.attention_layers), default=0) * num_tokens
+    num_visible = max((_visible_tokens(layer, c, num_tokens) for layer in layers), default=0)
+    mask = c * num_visible * (2 + i) if has_mask else 0
+    largest_layer = max((layer.bytes_per_token for layer in layers), default=0) * num_tokens
     growth = 0 if kind in ("none", "static") else largest_layer // 2
     dequantized = largest_layer if kind in _CODE_BITS else 0
     logits = shape.vocab_size * (i + _SAMPLER_BYTES_PER_LOGIT)
@@ -231,10 +235,10 @@ def _visible_tokens(layer: LayerShape, chunk_tokens: int, num_tokens: int) -> in
     return num_tokens if layer.sliding_window is None else min(num_tokens, layer.sliding_window - 1 + chunk_tokens)
 
 
-def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, num_tokens: int) -> int:
+def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, num_tokens: int, has_mask: bool) -> int:
     q, i, dims = shape.num_attention_heads, shape.itemsize, layer.key_dim + layer.value_dim
     num_visible = _visible_tokens(layer, chunk_tokens, num_tokens)
     states = chunk_tokens * q * dims * 2 * i
-    repeated = num_visible * q * dims * i if layer.num_heads < q else 0
+    repeated = num_visible * q * dims * i if has_mask and layer.num_heads < q else 0
     scores = chunk_tokens * num_visible * q * (3 * i + 4) if shape.has_eager_attention else 0
     return states + repeated + scores
