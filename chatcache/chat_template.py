@@ -112,7 +112,7 @@ class ChatTemplate:
         now = self._frozen_now(template_vars.get(NOW_VARIABLE))
         try:
             text = self._compiled.render(
-                **{k: v for k, v in template_vars.items() if k != NOW_VARIABLE}
+                {k: v for k, v in template_vars.items() if k != NOW_VARIABLE}
                 | self._special_tokens
                 | {
                     "messages": list(messages),

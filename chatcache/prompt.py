@@ -15,6 +15,7 @@ Text between two cuts is encoded on its own, so what stands before a cut keeps i
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ from storage.records import Role
 
 __all__ = ["DEFAULT_CHAT_TEMPLATE", "Prompt", "PromptBuilder", "PromptMessage"]
 
-_NUM_REMEMBERED = 8
+_NUM_REMEMBERED = 16
 """Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
 
 
@@ -85,6 +86,8 @@ class PromptBuilder:
         self._tokens = TokenText(tokenizer, control_tokens | tag_tokens, visible_tokens=tag_tokens)
         self._remembered: list[_Built] = []
         self._lock = threading.Lock()
+        # The last user message is encoded for its own reply, and for the next turn once more.
+        self._encode = functools.lru_cache(_NUM_REMEMBERED)(self._encode_piece)
         self.end_token_ids = eos_token_ids | self._terminator({added[token] for token in control_tokens})
         """Ids that end a reply: the model's eos ids and the template's terminator."""
 
@@ -102,12 +105,13 @@ class PromptBuilder:
         """
         chat = self._chat(tuple(messages), system_prompt, template_vars)
         with self._lock:
-            known = [b for b in self._remembered if b.chat.begins(chat)]
-            built = max(known, key=lambda b: len(b.chat.messages)) if known else self._extend(None, chat.first(1))
-            for num_messages in range(len(built.chat.messages) + 2, len(chat.messages) + 1, 2):
-                built = self._extend(built, chat.first(num_messages))
-            self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
-        return Prompt(built.token_ids, built.rewrite_index, chat.starts_in_reasoning)
+            before = self._built(chat.first(len(messages) - 2)) if len(messages) > 1 else None
+            built = self._built(chat)
+        if before is None:
+            return Prompt(built.token_ids, None, chat.starts_in_reasoning)
+        fed = (*before.token_ids, *self._reply_ids(chat, len(built.cuts) - 1))
+        num_kept = common_prefix_length(fed, built.token_ids)
+        return Prompt(built.token_ids, num_kept if num_kept < len(fed) else None, chat.starts_in_reasoning)
 
     def encode_reply(
         self, text: str, reasoning: str | None = None, template_vars: Mapping[str, Any] = MappingProxyType({})
@@ -140,6 +144,9 @@ class PromptBuilder:
             starts_in_reasoning=starts_in_reasoning,
             num_leading_spaces=len(gap) - len(gap.lstrip(" ")),
         )
+
+    def _encode_piece(self, text: str, at_start: bool) -> list[int]:
+        return self._tokens.encode(text, at_start=at_start)
 
     def _encode_reply(self, text: str, reasoning: str | None, starts_in_reasoning: bool) -> tuple[int, ...]:
         body, tags = self._tokens.mark(text), self._template.tags
@@ -181,34 +188,35 @@ class PromptBuilder:
                 rendered[0]["content"] = f"{mark(system_prompt)}\n\n{rendered[0]['content']}"
         return _Chat(messages, system_prompt or "", marked_vars, starts_in_reasoning, (*system, *rendered))
 
-    def _extend(self, before: _Built | None, chat: _Chat) -> _Built:
-        """The prompt of `chat`, given the prompt of the same chat one turn earlier (None: this is the first turn)."""
-        text = self._render(chat)
-        if before is None:
-            return _Built(chat, text, (), tuple(self._tokens.encode(text, at_start=True)), None)
-        num_shared = common_prefix_length(before.text, text)
-        # A decision about a reply looks at nothing behind its sentinel, so it stands where the text is the same.
-        cuts = list(takewhile(lambda cut: cut.end <= num_shared, before.cuts))
-        ids = list(before.token_ids[: cuts[-1].num_ids]) if cuts else []
-        for k in range(len(cuts), len(before.cuts)):
-            cuts.append(self._add_cut(ids, cuts, text, self._cut(text, self._render(chat.before_reply(k)), k, chat)))
-        cut = self._cut(text, before.text, len(cuts), chat)
-        if cut.start == num_shared == len(before.text):
-            ids = [*before.token_ids, *cut.token_ids]
-            cuts.append(replace(cut, num_ids=len(ids)))
-        else:
-            cuts.append(self._add_cut(ids, cuts, text, cut))
-        ids += self._tokens.encode(text[cut.end :], at_start=False)
-        fed = (*before.token_ids, *self._reply_ids(chat, len(cuts) - 1))
-        num_kept = common_prefix_length(fed, tuple(ids))
-        return _Built(chat, text, tuple(cuts), tuple(ids), num_kept if num_kept < len(fed) else None)
+    def _built(self, chat: _Chat) -> _Built:
+        """The prompt of `chat`: remembered, or made from the remembered one that shares most messages with it."""
+        relative = max(self._remembered, key=lambda b: b.chat.num_shared_messages(chat), default=None)
+        built = relative if relative is not None and relative.chat == chat else self._derive(chat, relative)
+        self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
+        return built
 
-    def _add_cut(self, ids: list[int], cuts: list[_Cut], text: str, cut: _Cut) -> _Cut:
-        """Append to `ids` the text since the last cut and the reply of this one."""
+    def _derive(self, chat: _Chat, relative: _Built | None) -> _Built:
+        text = self._text(chat)
+        cuts: list[_Cut] = []
+        if relative is not None:
+            # A decision about a reply looks at nothing behind its sentinel, so it stands where the text is the same.
+            num_same = common_prefix_length(relative.text, text)
+            shared = relative.cuts[: relative.chat.num_shared_messages(chat) // 2]
+            cuts = list(takewhile(lambda cut: cut.end <= num_same, shared))
+        ids = list(relative.token_ids[: cuts[-1].num_ids]) if relative and cuts else []
         position = cuts[-1].end if cuts else 0
-        ids += self._tokens.encode(text[position : cut.start], at_start=position == 0)
-        ids += cut.token_ids
-        return replace(cut, num_ids=len(ids))
+        for k in range(len(cuts), len(chat.messages) // 2):
+            cut = self._cut(text, self._text(chat.first(2 * k + 1)), k, chat)
+            ids += self._encode(text[position : cut.start], position == 0)
+            ids += cut.token_ids
+            position = cut.end
+            cuts.append(replace(cut, num_ids=len(ids)))
+        ids += self._encode(text[position:], position == 0)
+        return _Built(chat, text, tuple(cuts), tuple(ids))
+
+    def _text(self, chat: _Chat) -> str:
+        remembered = (built.text for built in self._remembered if built.chat == chat)
+        return next(remembered, None) or self._template.render(chat.rendered, chat.template_vars)
 
     def _cut(self, text: str, gen: str, k: int, chat: _Chat) -> _Cut:
         """Which part of `text` the ids of reply `k` replace."""
@@ -243,9 +251,6 @@ class PromptBuilder:
             return reply.token_ids
         return self._encode_reply(reply.text, reply.reasoning, chat.starts_in_reasoning)
 
-    def _render(self, chat: _Chat) -> str:
-        return self._template.render(chat.rendered, chat.template_vars)
-
 
 @dataclass(frozen=True, slots=True)
 class _Chat:
@@ -263,16 +268,11 @@ class _Chat:
             self, messages=self.messages[:num_messages], rendered=self.rendered[: len(self.rendered) - num_left_out]
         )
 
-    def before_reply(self, k: int) -> _Chat:
-        return self.first(2 * k + 1)
-
-    def begins(self, other: _Chat) -> bool:
-        """Whether `other` is this chat, or this chat gone on."""
-        return (
-            self.system_prompt == other.system_prompt
-            and self.template_vars == other.template_vars
-            and self.messages == other.messages[: len(self.messages)]
-        )
+    def num_shared_messages(self, other: _Chat) -> int:
+        """How many leading messages the two have in common, rendered under the same circumstances."""
+        if (self.system_prompt, self.template_vars) != (other.system_prompt, other.template_vars):
+            return 0
+        return common_prefix_length(self.messages, other.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,4 +293,3 @@ class _Built:
     text: str
     cuts: tuple[_Cut, ...]
     token_ids: tuple[int, ...]
-    rewrite_index: int | None

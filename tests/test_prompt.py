@@ -412,12 +412,25 @@ def test_a_turn_encodes_only_what_is_new(template: str, monkeypatch: pytest.Monk
     num_encoded = spy_on_encoding(tokenizer, monkeypatch)
     prompts = builder(template, tokenizer)
     messages, costs = [user("Hello there.")], []
-    for _ in range(60):
+    for turn in range(60):
         before = num_encoded()
         build(prompts, messages, enable_thinking=False)
         costs.append(num_encoded() - before)
-        messages += [reply(sampled("Hello."), "Hello."), user("Hello there.")]
+        messages += [reply(sampled("Hello."), "Hello."), user(f"Hello number {turn:02}.")]
     assert max(costs[2:]) == min(costs[2:]) < 200
+
+
+def test_going_back_renders_and_encodes_only_the_branch_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = TOKENIZERS["byte-level"]()
+    num_encoded = spy_on_encoding(tokenizer, monkeypatch)
+    prompts = builder(CHATML, tokenizer)
+    messages = [user("Hello there.")]
+    for turn in range(60):
+        messages += [reply(sampled("Hello."), "Hello."), user(f"Hello number {turn:02}.")]
+    build(prompts, messages)
+    before = num_encoded()
+    build(prompts, messages[:61])
+    assert num_encoded() - before < 300
 
 
 def spy_on_encoding(tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
