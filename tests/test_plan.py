@@ -154,6 +154,20 @@ def test_reserved_bytes_are_those_a_real_cache_has_allocated(name: str, num_toke
     assert plan_cache(tiny_shape(name), "dynamic", num_tokens).reserved_bytes == held.num_bytes
 
 
+@pytest.mark.parametrize("name", FULL_ATTENTION + SLIDING)
+@pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
+def test_reserved_bytes_of_a_quantized_cache_are_within_five_percent(name: str, kind: str) -> None:
+    try:
+        held = make_session_cache(tiny_model(name), kind)
+    except UnsupportedOptionError as error:
+        pytest.skip(str(error))
+    ids = random_ids(NUM_TOKENS)
+    with torch.inference_mode():
+        tiny_model(name)(torch.tensor([ids]), cache=held.cache)
+    held.advance(ids)
+    assert plan_cache(tiny_shape(name), kind, NUM_TOKENS).reserved_bytes == pytest.approx(held.num_bytes, rel=0.05)
+
+
 @pytest.mark.parametrize("name", SLIDING)
 def test_windowed_bytes_are_those_of_the_librarys_sliding_layers(name: str) -> None:
     model = tiny_model(name)
