@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -62,6 +62,16 @@ def unreachable(nodes: Mapping[int, StoredNode], heads: Iterable[int]) -> Sequen
     reached = with_ancestors(nodes, heads)
     lost = {node_id: node for node_id, node in nodes.items() if node_id not in reached}
     return choose_victims(lost, (), sum(node.num_bytes for node in lost.values()) + 1)
+
+
+def nearest_left(nodes: Mapping[int, StoredNode], node_id: int, gone: Collection[int]) -> int | None:
+    """The nearest ancestor that is not `gone`, if there is one."""
+    seen: set[int] = set()
+    here = nodes[node_id].parent_id
+    while here is not None and here in gone and here in nodes and here not in seen:
+        seen.add(here)
+        here = nodes[here].parent_id
+    return None if here is None or here in gone or here not in nodes else here
 
 
 def without_files(nodes: Mapping[int, StoredNode]) -> Sequence[int]:

@@ -68,7 +68,7 @@ def choose_prefix(found: Iterable[FoundSegment], wanted: bytes, root: str, needs
     and the prefix ends where a state is stored. A segment whose key does not follow from its ids and its parent's key
     is passed over, with all below it.
     """
-    sound = _with_true_keys(found, root)
+    sound = with_true_keys(found, root)
     best, best_end = None, 0
     for segment in sound.values():
         common = num_common_tokens(segment.token_ids, wanted[segment.start * 4 :])
@@ -78,7 +78,8 @@ def choose_prefix(found: Iterable[FoundSegment], wanted: bytes, root: str, needs
     return EMPTY_PREFIX if best is None else _prefix(best, best_end, sound)
 
 
-def _with_true_keys(found: Iterable[FoundSegment], root: str) -> Mapping[int, FoundSegment]:
+def with_true_keys(found: Iterable[FoundSegment], root: str) -> Mapping[int, FoundSegment]:
+    """By id, the segments whose key follows from their ids, their place and an unbroken line of such parents."""
     sound: dict[int, FoundSegment] = {}
     for segment in sorted(found, key=lambda each: each.start):
         parent = None if segment.parent_id is None else sound.get(segment.parent_id)

@@ -17,9 +17,9 @@ from storage.segment_index import (
     find_files,
     read_heads,
     read_nodes,
-    remove_detached_segments,
     remove_file_row,
     remove_segments,
+    remove_untrue_segments,
 )
 from storage.segment_keys import segment_key
 
@@ -134,8 +134,11 @@ def sweep_files(database: Database, folder: SegmentFolder) -> SweepReport:
 
 
 def _remove_lost_rows(db: DbSession) -> int:
-    num_detached = remove_detached_segments(db)
+    num_untrue = remove_untrue_segments(db)
+    if num_untrue:
+        # Holds may have been lost with them: what seems to be held by nobody waits for the next sweep.
+        return num_untrue
     nodes = read_nodes(db)
     lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
     remove_segments(db, nodes, lost)
-    return num_detached + len(lost)
+    return len(lost)

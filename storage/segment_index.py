@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, LargeBinary, SQLColumnExpression, bindparam, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    LargeBinary,
+    Select,
+    SQLColumnExpression,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
-from storage.eviction import StoredNode
+from storage.eviction import StoredNode, nearest_left
 from storage.models import SessionRow
-from storage.segment_chain import FoundSegment
+from storage.segment_chain import FoundSegment, with_true_keys
 from storage.segment_files import WrittenFile
 from storage.segment_format import FileKind
 from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, SegmentHeadRow, SegmentRow
@@ -69,14 +81,20 @@ def ensure_namespace(db: DbSession, owner: str, root: str, description: str) -> 
 def find_along(db: DbSession, namespace_id: int, wanted: bytes) -> list[FoundSegment]:
     """Every stored segment that begins as `wanted` (ids as u32le) does where it stands, and whose ancestors do so up
     to where it begins. One query, parent to children."""
-    tokens = bindparam("wanted", wanted, LargeBinary)
+    return [FoundSegment(*row) for row in db.execute(_along(), {"namespace_id": namespace_id, "wanted": wanted})]
+
+
+@functools.cache
+def _along() -> Select[int, int | None, str, int, bytes, bool]:
+    """The query of `find_along`. To build it takes longer than to run it, so it is built once."""
+    tokens = bindparam("wanted", type_=LargeBinary)
     file, state = aliased(SegmentFileRow), aliased(SegmentFileRow)
     kv_file = (file.segment_id == SegmentRow.id, file.kind == FileKind.KV)
     columns = (SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids)
     walk = (
         select(*columns)
-        .join(file, file.segment_id == SegmentRow.id)
-        .where(*kv_file, SegmentRow.namespace_id == namespace_id, SegmentRow.parent_id.is_(None))
+        .join(file, and_(*kv_file))
+        .where(SegmentRow.namespace_id == bindparam("namespace_id"), SegmentRow.parent_id.is_(None))
         .where(SegmentRow.start == 0, _slice(SegmentRow.token_ids, 0, 1) == _slice(tokens, 0, 1))
         .cte("walk", recursive=True)
     )
@@ -84,13 +102,13 @@ def find_along(db: DbSession, namespace_id: int, wanted: bytes) -> list[FoundSeg
     walk = walk.union_all(
         select(*columns)
         .join(walk, SegmentRow.parent_id == walk.c.id)
-        .join(file, file.segment_id == SegmentRow.id)
-        .where(*kv_file, SegmentRow.start * 4 < func.length(tokens))
+        .join(file, and_(*kv_file))
+        .where(SegmentRow.start * 4 < func.length(tokens))
         .where(_slice(SegmentRow.token_ids, 0, 1) == _slice(tokens, SegmentRow.start, 1))
         .where(_slice(walk.c.token_ids, 0, inside) == _slice(tokens, walk.c.start, inside))
     )
     has_state = select(state.segment_id).where(state.segment_id == walk.c.id, state.kind == FileKind.STATE).exists()
-    return [FoundSegment(*row) for row in db.execute(select(walk, has_state))]
+    return select(walk.c.id, walk.c.parent_id, walk.c.key, walk.c.start, walk.c.token_ids, has_state)
 
 
 def _slice(
@@ -219,9 +237,7 @@ def remove_segments(db: DbSession, nodes: Mapping[int, StoredNode], segment_ids:
     for head in read_heads(db):
         if head.segment_id not in gone:
             continue
-        above = nodes[head.segment_id].parent_id
-        while above is not None and above in gone:
-            above = nodes[above].parent_id
+        above = nearest_left(nodes, head.segment_id, gone)
         db.delete(head)
         if above is not None and db.get(SegmentHeadRow, (head.session_id, above)) is None:
             db.add(SegmentHeadRow(session_id=head.session_id, segment_id=above, owner=head.owner))
@@ -230,22 +246,25 @@ def remove_segments(db: DbSession, nodes: Mapping[int, StoredNode], segment_ids:
         db.execute(delete(SegmentRow).where(SegmentRow.id.in_(ids)))
 
 
-def remove_detached_segments(db: DbSession) -> int:
-    """Remove segments whose parent's row is gone, with all below them. Only a damaged database has any."""
+def remove_untrue_segments(db: DbSession) -> int:
+    """Remove segments whose row was changed, or whose parent's row is gone, with all below them.
+
+    Only a damaged database has any. Saved again they get their rows anew, which rows with wrong ids would prevent.
+    """
+    for row_type in (SegmentFileRow, SegmentHeadRow):
+        # An id is given out again; what was left under it must not come with it.
+        db.execute(delete(row_type).where(row_type.segment_id.not_in(select(SegmentRow.id))))
+    true: set[int] = set()
+    for namespace_id, root in db.execute(select(NamespaceRow.id, NamespaceRow.root)).all():
+        columns = (SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids)
+        rows = db.execute(select(*columns).where(SegmentRow.namespace_id == namespace_id))
+        true.update(with_true_keys([FoundSegment(*row, has_state=False) for row in rows], root))
     nodes = read_nodes(db)
-    attached: set[int] = set()
-    for node_id in nodes:
-        way: list[int] = []
-        here: int | None = node_id
-        while here is not None and here in nodes and here not in attached and len(way) <= len(nodes):
-            way.append(here)
-            here = nodes[here].parent_id
-        if here is None or here in attached:
-            attached.update(way)
-    detached = sorted(set(nodes) - attached)
-    for ids in _batches(detached):
-        db.execute(delete(SegmentRow).where(SegmentRow.id.in_(ids)))
-    return len(detached)
+    untrue = sorted(set(nodes) - true)
+    for ids in _batches(untrue):
+        db.execute(update(SegmentRow).where(SegmentRow.id.in_(ids)).values(parent_id=None))
+    remove_segments(db, nodes, untrue)
+    return len(untrue)
 
 
 def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
