@@ -47,10 +47,7 @@ def ensure_converted(
                     progress(f"The converted model in {folder} {damage}. It is converted again.")
                 _replace(folder, gguf_file, header.dtype or torch.bfloat16, progress)
     except OSError as error:
-        raise StorageError(
-            f"The model could not be converted into {models_dir}: {error.strerror or error}. "
-            "Make room or choose another folder with --data-dir."
-        ) from error
+        raise StorageError(_cannot_write(models_dir, f"{error.strerror or error}.")) from error
     return folder
 
 
@@ -140,8 +137,11 @@ def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
                 f"{gguf_file} cannot be converted: {first_sentence(error)} "
                 "Choose a GGUF of an architecture that transformers supports, or the model's original folder."
             ) from error
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        try:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        except Exception as error:  # safetensors has an exception of its own for a full disk
+            raise StorageError(_cannot_write(folder.parent, first_sentence(error))) from error
 
 
 def _write_manifest(folder: Path, gguf_file: Path) -> None:
@@ -154,6 +154,10 @@ def _write_manifest(folder: Path, gguf_file: Path) -> None:
     path.write_text(json.dumps(manifest, indent=1), "utf-8")
     _fsync(path)
     _fsync(folder)
+
+
+def _cannot_write(models_dir: Path, reason: str) -> str:
+    return f"The converted model cannot be written into {models_dir}: {reason} Make room or name another --data-dir."
 
 
 def _fsync(path: Path) -> None:

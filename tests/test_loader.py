@@ -1,5 +1,6 @@
 import json
 import pickle
+import resource
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ from transformers import (
     BertForMaskedLM,
     GenerationConfig,
     LlamaForSequenceClassification,
+    MambaConfig,
+    MambaForCausalLM,
     T5Config,
     ViTConfig,
 )
@@ -259,16 +262,14 @@ def test_what_a_killed_conversion_left_behind_is_removed(gguf_file: Path, tmp_pa
     assert not (folder / "leftover").exists()
 
 
-def test_a_conversion_that_fails_leaves_nothing_and_can_be_tried_again(
-    gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_space(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("chatcache.gguf_conversion._write_manifest", no_space)
-        with pytest.raises(StorageError, match="No space left on device"):
+def test_a_full_disk_leaves_nothing_and_the_conversion_can_be_tried_again(gguf_file: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(StorageError, match="Make room"):
             load(gguf_file, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path for path in (tmp_path / "data" / "models").iterdir() if path.is_dir()] == []
     load(gguf_file, tmp_path)
 
@@ -459,6 +460,13 @@ def test_a_shorter_context_is_taken_and_an_impossible_one_refused(folder: Path, 
     for impossible in (15, 0, -1, 2049):
         with pytest.raises(UnsupportedOptionError, match="at most 2048"):
             load(folder, tmp_path, max_context_tokens=impossible)
+
+
+def test_a_model_without_a_limit_of_its_own_takes_any_context(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    MambaForCausalLM(MambaConfig(vocab_size=384, hidden_size=16, num_hidden_layers=1)).save_pretrained(folder)
+    assert load(folder, tmp_path).max_context_tokens == 32_768
+    assert load(folder, tmp_path, max_context_tokens=100_000).max_context_tokens == 100_000
 
 
 def test_the_default_reply_length_fits_the_context(folder: Path, tmp_path: Path) -> None:
