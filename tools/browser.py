@@ -70,7 +70,7 @@ def _root_prefix() -> list[str] | None:
 
 
 def _run(command: list[str], timeout_s: float) -> str | None:
-    """What `command` prints, None if it fails; then its last line is shown."""
+    """What `command` prints, None if it fails; then the first line of its complaint is shown."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -80,7 +80,7 @@ def _run(command: list[str], timeout_s: float) -> str | None:
         return None
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        _say(f"{' '.join(command[:4])}: exit status {done.returncode}{': ' + lines[-1] if lines else ''}")
+        _say(f"{' '.join(command[:4])}: exit status {done.returncode}{': ' + lines[0] if lines else ''}")
         return None
     return done.stdout
 
