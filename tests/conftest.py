@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ TINY_CORPUS = [
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
     """More threads than free cores make small models many times slower."""
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
