@@ -59,15 +59,13 @@ def check_file(
 ) -> dict[str, StoredTensor]:
     """Read a file and compare all that is known of it: size, SHA-256, header, ids, key and, if given, the layout.
 
-    Raises SegmentDamagedError with what differs.
+    Raises SegmentDamagedError with what differs, OSError where the file is there and cannot be read.
     """
     name = folder.name(indexed.key, indexed.kind)
     try:
         data, sha256 = folder.read(name)
     except FileNotFoundError as error:
         raise SegmentDamagedError(f"{name} is missing.") from error
-    except OSError as error:
-        raise SegmentDamagedError(f"{name} cannot be read: {error.strerror}.") from error
     if len(data) != indexed.written.num_bytes:
         raise SegmentDamagedError(f"{name} has {len(data)} bytes instead of {indexed.written.num_bytes}.")
     if sha256 != indexed.written.sha256:
@@ -91,7 +89,7 @@ def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
     for file in indexed:
         try:
             check_file(folder, file, layout=None)
-        except SegmentDamagedError as error:
+        except (SegmentDamagedError, OSError) as error:
             damage.append(Damage(folder.name(file.key, file.kind), str(error)))
     known = {folder.name(file.key, file.kind) for file in indexed}
     return VerifyReport(

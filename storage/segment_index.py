@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,6 +31,7 @@ from storage.segment_files import WrittenFile
 from storage.segment_format import FileKind
 from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, SegmentHeadRow, SegmentRow
 
+T = TypeVar("T")
 ROWS_AT_ONCE = 500
 
 
@@ -119,6 +121,15 @@ def _slice(
 
 def find_segment_id(db: DbSession, key: str) -> int | None:
     return db.scalar(select(SegmentRow.id).where(SegmentRow.key == key))
+
+
+def find_segment_ids(db: DbSession, keys: Collection[str]) -> list[int]:
+    """The ids of the segments with these keys; unknown keys are left out."""
+    return [
+        segment_id
+        for batch in _batches(list(keys))
+        for segment_id in db.scalars(select(SegmentRow.id).where(SegmentRow.key.in_(batch)))
+    ]
 
 
 def find_files(db: DbSession, *conditions: ColumnElement[bool]) -> list[IndexedFile]:
@@ -267,7 +278,8 @@ def remove_untrue_segments(db: DbSession) -> int:
     return len(untrue)
 
 
-def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+    """No database takes any number of values in one statement."""
     for first in range(0, len(ids), ROWS_AT_ONCE):
         yield ids[first : first + ROWS_AT_ONCE]
 

@@ -4,13 +4,11 @@
     remove:  one transaction: rows → files
 
 So the database never names a file that is not complete, and a process that dies leaves files without rows at worst,
-which `sweep` removes. Bytes are reserved in memory: the data directory has one process, and a sweep counts what is
-really there. Losing any of this loses no word of any chat.
+which `sweep` removes. Losing any of this loses no word of any chat.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.orm import Session as DbSession
-
 from storage.database import Database
 from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedError
-from storage.eviction import choose_victims, unreachable
+from storage.eviction import unreachable
 from storage.models import pack_token_ids
 from storage.segment_chain import StoredPrefix, choose_prefix
 from storage.segment_check import SweepReport, check_file, sweep_files
@@ -47,6 +43,7 @@ from storage.segment_index import (
 from storage.segment_keys import namespace_root, segment_key
 from storage.segment_models import SegmentFileRow, SegmentRow
 from storage.segment_report import SegmentReport, holdings
+from storage.segment_room import RefusedError, SegmentRoom
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -95,10 +92,6 @@ class SaveReport:
     refused: str | None
 
 
-class _RefusedError(Exception):
-    """Why a save ends before its end; becomes the report's sentence."""
-
-
 class SegmentStore:
     """See the module. Thread-safe: one save, removal or sweep at a time; lookups and loads at any time."""
 
@@ -106,20 +99,14 @@ class SegmentStore:
         """Sweep the folder and bring it under the quota. Raises DataDirError if the folder cannot be used."""
         self._database = database
         self._folder = SegmentFolder(database.data_dir)
-        self._quota_bytes = quota_bytes
-        self._lock = threading.RLock()
-        self._open_sessions: set[str] = set()
-        self._used_bytes = 0
+        self._room = SegmentRoom(database, self._folder, quota_bytes)
+        self._lock = threading.Lock()
         self.sweep()
-
-    @property
-    def quota_bytes(self) -> int:
-        return self._quota_bytes
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all files in the folder, those being written and those set aside included."""
-        return self._used_bytes
+        return self._room.used_bytes
 
     def namespace(
         self,
@@ -153,15 +140,18 @@ class SegmentStore:
         """A segment's tensors, verified: size, SHA-256, key, ids, layout.
 
         Raises SegmentDamagedError where anything differs or the file is missing; the segment counts as not stored
-        from then on, and its file is set aside.
+        from then on, and its file is set aside. What the system refuses to read just now is left where it is.
         """
+        wanted = (SegmentRow.namespace_id == namespace.id, SegmentRow.key == key, SegmentFileRow.kind == kind)
         with self._database.read() as db:
-            files = find_files(db, SegmentRow.key == key, SegmentFileRow.kind == kind)
+            files = find_files(db, *wanted)
         if not files:
             raise SegmentDamagedError("The segment was removed meanwhile.")
         layout = namespace.layout if kind is FileKind.KV else namespace.state_layout
         try:
             return check_file(self._folder, files[0], layout)
+        except OSError as error:
+            raise SegmentDamagedError(f"A stored segment cannot be read now: {error.strerror}.") from error
         except SegmentDamagedError:
             self._folder.set_aside(self._folder.name(key, kind))
             with self._database.write() as db:
@@ -182,12 +172,13 @@ class SegmentStore:
         """
         with self._lock:
             last, refused, written = parent, None, []
+            keep = {parent.key} if parent else set()
             try:
                 parent_id = self._find_parent(parent)
                 for segment in segments:
-                    names, last = self._write_segment(namespace, last, segment, parent)
+                    names, last = self._write_segment(namespace, last, segment, keep)
                     written.append(names)
-            except (_RefusedError, DatabaseError) as refusal:
+            except (RefusedError, DatabaseError) as refusal:
                 refused = str(refusal)
             except BaseException:
                 self._take_back(written)
@@ -196,19 +187,17 @@ class SegmentStore:
                 return _report(parent, 0, refused)
             try:
                 self._commit(namespace, session_id, parent_id, written)
-            except (_RefusedError, OSError, DatabaseError) as error:
+            except (RefusedError, OSError, DatabaseError) as error:
                 self._take_back(written)
                 return _report(parent, 0, str(error))
             return _report(last, sum(_num_bytes(names) for names in written), refused)
 
     def protect(self, session_id: str) -> None:
         """What this session holds stays until `unprotect`, however full the disk is: its chat is open."""
-        with self._lock:
-            self._open_sessions.add(session_id)
+        self._room.open_sessions.add(session_id)
 
     def unprotect(self, session_id: str) -> None:
-        with self._lock:
-            self._open_sessions.discard(session_id)
+        self._room.open_sessions.discard(session_id)
 
     # Removing
 
@@ -219,9 +208,9 @@ class SegmentStore:
                 remove_heads(db, owner, session_id)
                 nodes = read_nodes(db)
                 lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
-                names = self._names(db, lost)
+                files = find_file_sizes(db, lost)
                 remove_segments(db, nodes, lost)
-            return self._remove_files(names)
+            return self._room.remove({self._folder.name(key, kind): num_bytes for key, kind, num_bytes in files})
 
     def drop_state(self, key: str) -> None:
         """Remove the recurrent state stored after this segment; its KV stays."""
@@ -231,15 +220,13 @@ class SegmentStore:
                 files = find_files(db, *state)
                 for file in files:
                     remove_file_row(db, file.segment_id, file.kind)
-            self._remove_files({self._folder.name(file.key, file.kind): file.written.num_bytes for file in files})
+            self._room.remove({self._folder.name(file.key, file.kind): file.written.num_bytes for file in files})
 
     def sweep(self) -> SweepReport:
         """Put folder and index in order, count what is there, and bring it under the quota. See `segment_check`."""
         with self._lock:
             report = sweep_files(self._database, self._folder)
-            self._used_bytes = report.num_kept_bytes + sum(self._folder.set_aside_sizes().values())
-            if self._used_bytes > self._quota_bytes:
-                self._evict(self._used_bytes - self._quota_bytes, keep=None, even_if_too_little=True)
+            self._room.recount()
             return report
 
     def report(self, owner: str) -> SegmentReport:
@@ -249,8 +236,8 @@ class SegmentStore:
             heads = [(head.session_id, head.segment_id) for head in read_heads(db) if head.owner == owner]
         session_bytes, held, shared_bytes = holdings(nodes, heads)
         return SegmentReport(
-            quota_bytes=self._quota_bytes,
-            used_bytes=self._used_bytes,
+            quota_bytes=self._room.quota_bytes,
+            used_bytes=self._room.used_bytes,
             set_aside_bytes=sum(self._folder.set_aside_sizes().values()),
             num_segments=len(held),
             num_bytes=sum(nodes[segment_id].num_bytes for segment_id in held),
@@ -266,11 +253,11 @@ class SegmentStore:
         with self._database.read() as db:
             parent_id = find_segment_id(db, parent.key)
         if parent_id is None:
-            raise _RefusedError("The stored beginning was removed meanwhile; the next save starts over.")
+            raise RefusedError("The stored beginning was removed meanwhile; the next save starts over.")
         return parent_id
 
     def _write_segment(
-        self, namespace: Namespace, last: ParentSegment | None, segment: NewSegment, keep: ParentSegment | None
+        self, namespace: Namespace, last: ParentSegment | None, segment: NewSegment, keep: set[str]
     ) -> tuple[SegmentNames, ParentSegment]:
         num_tokens = len(segment.token_ids)
         follows = segment.start == 0 if last is None else last.start < segment.start <= last.end
@@ -279,6 +266,8 @@ class SegmentStore:
         token_ids = pack_token_ids(segment.token_ids)
         parent_key = namespace.root if last is None else last.key
         key = segment_key(parent_key, segment.start, token_ids)
+        # It may be stored already: then it must not make room for what will hang below it.
+        keep.add(key)
         with self._database.read() as db:
             stored = {file.kind for file in find_files(db, SegmentRow.key == key)}
         wanted = {
@@ -292,36 +281,11 @@ class SegmentStore:
                 if tensors is not None and kind not in stored:
                     header = SegmentHeader(kind, namespace.root, parent_key, key, segment.start, token_ids)
                     pieces = encode_segment(header, layout, tensors)
-                    files[kind] = self._write_file(self._folder.name(key, kind), pieces, keep)
+                    files[kind] = self._room.write(self._folder.name(key, kind), pieces, keep)
         except BaseException:
             self._take_back([names])
             raise
         return names, ParentSegment(key, segment.start, segment.start + num_tokens)
-
-    def _write_file(self, name: str, pieces: Sequence[memoryview], keep: ParentSegment | None) -> WrittenFile:
-        num_bytes = sum(len(piece) for piece in pieces)
-        excess = self._used_bytes + num_bytes - self._quota_bytes
-        if excess > 0 and not self._evict(excess, keep):
-            raise _RefusedError(
-                f"The disk quota of {self._quota_bytes:,} bytes is used up by open chats. Raise it, or drop caches."
-            )
-        try:
-            return self._write_reserved(name, pieces, num_bytes)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._evict(num_bytes, keep):
-                raise _RefusedError(f"The cache could not be written to disk: {error.strerror}.") from error
-        try:
-            return self._write_reserved(name, pieces, num_bytes)
-        except OSError as error:
-            raise _RefusedError(f"The cache could not be written to disk: {error.strerror}.") from error
-
-    def _write_reserved(self, name: str, pieces: Sequence[memoryview], num_bytes: int) -> WrittenFile:
-        self._used_bytes += num_bytes
-        try:
-            return self._folder.write(name, pieces)
-        except BaseException:
-            self._used_bytes -= num_bytes
-            raise
 
     def _commit(
         self,
@@ -336,51 +300,11 @@ class SegmentStore:
         with self._database.write() as db:
             last_id = insert_segments(db, namespace.id, parent_id, written, now)
             if last_id is None or not move_head(db, namespace.owner, session_id, last_id, now):
-                raise _RefusedError("The chat was removed meanwhile.")
+                raise RefusedError("The chat was removed meanwhile.")
 
     def _take_back(self, written: Iterable[SegmentNames]) -> None:
-        self._remove_files(
-            {
-                self._folder.name(names.key, kind): file.num_bytes
-                for names in written
-                for kind, file in names.files.items()
-            }
-        )
-
-    # Room; the lock is held
-
-    def _evict(self, num_bytes: int, keep: ParentSegment | None, even_if_too_little: bool = False) -> bool:
-        """Make `num_bytes` free: files set aside first, then leaves by last use, never `keep` nor what is open.
-
-        Where that is not enough, nothing is removed unless `even_if_too_little`, and the answer is False.
-        """
-        set_aside = self._folder.set_aside_sizes()
-        needed = num_bytes - sum(set_aside.values())
-        with self._database.write() as db:
-            nodes = read_nodes(db)
-            protected = [head.segment_id for head in read_heads(db) if head.session_id in self._open_sessions]
-            if keep is not None and (keep_id := find_segment_id(db, keep.key)) is not None:
-                protected.append(keep_id)
-            victims = choose_victims(nodes, protected, max(0, needed))
-            is_enough = sum(nodes[victim].num_bytes for victim in victims) >= needed
-            if not is_enough and not even_if_too_little:
-                return False
-            names = self._names(db, victims)
-            remove_segments(db, nodes, victims)
-        for name, size in set_aside.items():
-            self._folder.remove_set_aside(name)
-            self._used_bytes -= size
-        self._remove_files(names)
-        return is_enough
-
-    def _names(self, db: DbSession, segment_ids: Sequence[int]) -> dict[str, int]:
-        return {self._folder.name(key, kind): num_bytes for key, kind, num_bytes in find_file_sizes(db, segment_ids)}
-
-    def _remove_files(self, names: Mapping[str, int]) -> int:
-        for name, num_bytes in names.items():
-            self._folder.remove(name)
-            self._used_bytes -= num_bytes
-        return sum(names.values())
+        for names in written:
+            self._room.remove({self._folder.name(names.key, kind): f.num_bytes for kind, f in names.files.items()})
 
 
 def _report(last: ParentSegment | None, num_written_bytes: int, refused: str | None) -> SaveReport:

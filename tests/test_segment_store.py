@@ -21,6 +21,7 @@ from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
 from storage.errors import DataDirError, InvalidRecordError, SegmentDamagedError
 from storage.segment_chain import StoredPrefix
+from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
 from storage.segment_store import Namespace, NewSegment, ParentSegment, SaveReport, SegmentStore
 
@@ -341,7 +342,45 @@ def test_a_save_larger_than_the_quota_keeps_its_beginning_and_destroys_nothing_f
     huge = cut([2] * 1000, 1000)
     assert store.save(namespace, new_session(database), None, huge).num_tokens == 0
     check_restores(store, namespace, [1] * 24, 12)
-    assert folder_bytes(tmp_path) == store.used_bytes <= store.quota_bytes
+    assert folder_bytes(tmp_path) == store.used_bytes <= store.report(ME).quota_bytes
+
+
+def test_what_a_save_builds_upon_is_not_evicted_to_make_room_for_it(database: Database, tmp_path: Path) -> None:
+    size = one_segment_bytes(SegmentStore(database, BIG), database)
+    store = SegmentStore(database, 2 * size + size // 2)
+    namespace = store.namespace(ME, {"model": "m"}, LAYOUT)
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    store.save(namespace, new_session(database), None, cut([2] * 4, 4))
+    assert store.save(namespace, new_session(database), None, cut([1] * 8, 4, 8)).refused is None
+    check_restores(store, namespace, [1] * 8, 8)
+    check_restores(store, namespace, [2] * 4, 0)
+    assert folder_bytes(tmp_path) == store.used_bytes
+
+
+def test_a_segment_is_loaded_within_its_namespace_only(
+    store: SegmentStore, database: Database, namespace: Namespace
+) -> None:
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    key = store.lookup(namespace, [1] * 4).parts[0].key
+    with pytest.raises(SegmentDamagedError):
+        store.load(store.namespace(OTHER, {"model": "m"}, LAYOUT), key)
+    check_restores(store, namespace, [1] * 4, 4)
+
+
+def test_a_file_that_cannot_be_read_just_now_is_left_where_it_is(
+    store: SegmentStore, database: Database, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    key = store.lookup(namespace, [1] * 4).parts[0].key
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentFolder, "read", fail)
+        with pytest.raises(SegmentDamagedError, match="Too many open files"):
+            store.load(namespace, key)
+    check_restores(store, namespace, [1] * 4, 4)
 
 
 def test_a_smaller_quota_is_reached_when_the_store_is_opened(database: Database, tmp_path: Path) -> None:
@@ -386,7 +425,7 @@ def test_the_quota_holds_at_every_moment_whoever_writes(database: Database, tmp_
         writer.join()
     done.set()
     watcher.join()
-    assert 3 * size < highest[0] <= store.quota_bytes
+    assert 3 * size < highest[0] <= store.report(ME).quota_bytes
     assert folder_bytes(tmp_path) == store.used_bytes
 
 

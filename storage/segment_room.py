@@ -1,0 +1,100 @@
+"""The segment folder under a quota: bytes are reserved before they are written, and room is made by eviction.
+
+Knows how many bytes there are and what may go; does not know what a save is. Bytes are reserved in memory: the data
+directory has one process, and `recount` takes what is really there.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Mapping, Sequence
+
+from storage.database import Database
+from storage.eviction import choose_victims
+from storage.segment_files import SegmentFolder, WrittenFile
+from storage.segment_index import find_file_sizes, find_segment_ids, read_heads, read_nodes, remove_segments
+
+
+class RefusedError(Exception):
+    """Why something is not saved, in a sentence. Ends a save and becomes part of its report."""
+
+
+class SegmentRoom:
+    """See the module. One caller at a time, but for the sessions that are open and `used_bytes`."""
+
+    def __init__(self, database: Database, folder: SegmentFolder, quota_bytes: int) -> None:
+        self.quota_bytes = quota_bytes
+        self.used_bytes = 0
+        self.open_sessions: set[str] = set()
+        self._database = database
+        self._folder = folder
+
+    def recount(self) -> None:
+        """Take the bytes in the folder as those used, and come under the quota as far as open sessions allow."""
+        self.used_bytes = sum(self._folder.sizes().values()) + sum(self._folder.set_aside_sizes().values())
+        if self.used_bytes > self.quota_bytes:
+            self._evict(self.used_bytes - self.quota_bytes, keep=(), even_if_too_little=True)
+
+    def write(self, name: str, pieces: Sequence[memoryview], keep: Collection[str]) -> WrittenFile:
+        """Write a file within the quota, making room if need be, but not of the segments with the keys `keep`.
+
+        A disk that is full gets one more try after as much was removed. Raises RefusedError.
+        """
+        num_bytes = sum(len(piece) for piece in pieces)
+        excess = self.used_bytes + num_bytes - self.quota_bytes
+        if excess > 0 and not self._evict(excess, keep):
+            raise RefusedError(
+                f"The disk quota of {self.quota_bytes:,} bytes is used up by open chats. Raise it, or drop caches."
+            )
+        try:
+            return self._write_reserved(name, pieces, num_bytes)
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_full or not self._evict(num_bytes, keep):
+                raise _not_written(error) from error
+        try:
+            return self._write_reserved(name, pieces, num_bytes)
+        except OSError as error:
+            raise _not_written(error) from error
+
+    def remove(self, sizes: Mapping[str, int]) -> int:
+        """Remove these files, given with their sizes. Returns the bytes freed."""
+        for name, num_bytes in sizes.items():
+            self._folder.remove(name)
+            self.used_bytes -= num_bytes
+        return sum(sizes.values())
+
+    def _write_reserved(self, name: str, pieces: Sequence[memoryview], num_bytes: int) -> WrittenFile:
+        self.used_bytes += num_bytes
+        try:
+            return self._folder.write(name, pieces)
+        except BaseException:
+            self.used_bytes -= num_bytes
+            raise
+
+    def _evict(self, num_bytes: int, keep: Collection[str], even_if_too_little: bool = False) -> bool:
+        """Make `num_bytes` free: files set aside first, then leaves by last use, never `keep` nor what is open.
+
+        Where that is not enough, nothing is removed unless `even_if_too_little`, and the answer is False.
+        """
+        set_aside = self._folder.set_aside_sizes()
+        needed = num_bytes - sum(set_aside.values())
+        with self._database.write() as db:
+            nodes = read_nodes(db)
+            is_open = set(self.open_sessions)
+            protected = [head.segment_id for head in read_heads(db) if head.session_id in is_open]
+            victims = choose_victims(nodes, [*protected, *find_segment_ids(db, keep)], needed)
+            is_enough = sum(nodes[victim].num_bytes for victim in victims) >= needed
+            if not is_enough and not even_if_too_little:
+                return False
+            sizes = {self._folder.name(key, kind): num_bytes for key, kind, num_bytes in find_file_sizes(db, victims)}
+            remove_segments(db, nodes, victims)
+        for name, size in set_aside.items():
+            self._folder.remove_set_aside(name)
+            self.used_bytes -= size
+        self.remove(sizes)
+        return is_enough
+
+
+def _not_written(error: OSError) -> RefusedError:
+    return RefusedError(f"The cache could not be written to disk: {error.strerror}.")
