@@ -20,6 +20,7 @@ from chatcache.runtime import Progress, Runtime, translated_store_errors
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, clean_title, title_from
 from chatcache.turn import Turn
+from chatcache.turn_starter import template_vars_of
 from storage.records import ChatSession, Message, Role
 from storage.transfer import ImportReport, export_json, export_markdown, import_json
 
@@ -137,7 +138,7 @@ class ChatService:
                 return earlier
             self._runtime.runner.stop_and_wait(session.id)
             if message.role is Role.ASSISTANT:
-                return self._edit_reply(message, text)
+                return self._edit_reply(session, message, text)
             above = message.parent_id
             branch = self._store.branch(self._owner, session.id, above) if above is not None else ()
             return self._starter.start(session, branch, sampling, user_text=text, request_id=request_id)
@@ -316,41 +317,54 @@ class ChatService:
             num_sessions=len(mine),
             total_bytes=sum(c.num_bytes for c in mine),
             max_context_tokens=runtime.model_info.max_context_tokens,
+            problem=runtime.persistence.problem(self._owner, session_id),
         )
 
     def storage_report(self) -> StorageReport:
         """What this owner's chats take on disk."""
+        runtime = self._runtime
         with translated_store_errors():
             counts = self._store.counts(self._owner)
-        return StorageReport(
-            num_sessions=counts.num_sessions,
-            num_deleted_sessions=counts.num_deleted_sessions,
-            num_messages=counts.num_messages,
-            database_bytes=self._runtime.database.num_bytes,
-        )
+            return StorageReport(
+                num_sessions=counts.num_sessions,
+                num_deleted_sessions=counts.num_deleted_sessions,
+                num_messages=counts.num_messages,
+                database_bytes=runtime.database.num_bytes,
+                cache=runtime.segments.report(self._owner),
+                hit_rate=runtime.persistence.hit_rate,
+            )
 
-    def prefetch(self, session_id: str) -> bool:
-        """Make the session's cache ready before it is needed; whether it is live. Nothing is computed for it."""
-        return self.cache_report(session_id).is_live
+    def prefetch(self, session_id: str) -> int:
+        """Read the session's cache from disk before it is needed, where it is not live; how many tokens are held.
+
+        Computes nothing. Returns at once while a turn runs.
+        """
+        runtime = self._runtime
+        with self._exclusive(session_id) as session:
+            if runtime.runner.active(session_id) is None:
+                fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
+                return runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids))
+        return self.cache_report(session_id).num_tokens
 
     def drop_cache(self, session_id: str) -> None:
-        """Free the session's live cache; its text stays and the next turn computes what it needs. Waits for a turn."""
+        """Free the session's cache in memory and on disk; its text stays. Waits for a running turn."""
         self.get_session(session_id)
         runtime = self._runtime
-        with runtime.session_lock(session_id):
+        with runtime.session_lock(session_id), translated_store_errors():
             turn = runtime.runner.active(session_id)
             if turn is not None:
                 turn.result()
             runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
+            runtime.persistence.release(self._owner, session_id)
 
     # ---------------------------------------------------------------- private
 
-    def _edit_reply(self, reply: Message, text: str) -> Turn:
+    def _edit_reply(self, session: ChatSession, reply: Message, text: str) -> Turn:
         message, session = self._store.add_alternative(
             self._owner,
             reply.id,
             text=text,
-            token_ids=self._runtime.prompts.encode_reply(text),
+            token_ids=self._runtime.prompts.encode_reply(text, template_vars=template_vars_of(session)),
             tokenizer_digest=self._runtime.loaded.tokenizer_digest,
         )
         self._changed(session)

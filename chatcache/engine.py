@@ -33,14 +33,18 @@ from chatcache.stats import FinishReason, MissReason, Sampling, TurnStats
 
 logger = logging.getLogger(__name__)
 
+SAVE_EVERY_TOKENS = 256
+"""A long reply is saved while it grows, so that a crash costs at most so much computing."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What a turn is to compute. Every field of `sampling` is set, the seed included.
 
     `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
-    prompt's. `is_first`: nothing of this chat has been computed before, so nothing can be missed. `submitted_s` (of
-    `time.perf_counter`) is when the person asked: the time to the first token counts from there.
+    prompt's. `num_known_tokens`: so many leading ids were fed by earlier turns of this chat, as far as its messages
+    tell; only these can be missed. `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the
+    first token counts from there.
     """
 
     owner: str
@@ -50,7 +54,7 @@ class TurnRequest:
     sampling: Sampling
     rewrite_index: int | None = None
     starts_in_reasoning: bool = False
-    is_first: bool = False
+    num_known_tokens: int = 0
     submitted_s: float = field(default_factory=time.perf_counter)
 
 
@@ -144,6 +148,11 @@ class TurnRun:
         self._began_s = time.perf_counter()
         self._acquired = acquired = self._pool.acquire(request.owner, request.session_id, self._ids)
         self._num_fed = acquired.alignment.num_cached_tokens
+        for reuse in acquired.reuse:
+            if reuse.source == "disk":
+                seconds = acquired.restore_s or 0.0
+                sentence = f"Resumed {reuse.num_tokens:,} tokens from disk in {seconds:.2f} s."
+                self._emit(CacheEvent("restored", self._num_fed, sentence))
         reason, index = self._miss(acquired)
         if reason in _MISS_SENTENCES and index is not None:
             num_again = self._num_prompt_tokens - self._num_fed
@@ -191,6 +200,10 @@ class TurnRun:
         self._emit(CacheEvent("repair", num_kept, message))
         return False
 
+    def _cuts(self) -> tuple[int, ...]:
+        """Where chats fork: the token before the prompt's end, at which a regenerated reply begins."""
+        return (self._num_prompt_tokens - 1,)
+
     def _take(self, logits: torch.Tensor) -> bool:
         """Choose the next token from its logits, say what became certain, and end where it ends the turn."""
         try:
@@ -209,6 +222,8 @@ class TurnRun:
             self._first_token_s = self._last_token_s
             self._emit(StatusEvent(Phase.DECODE))
         self._ids.append(token_id)
+        if self._num_sampled_tokens % SAVE_EVERY_TOKENS == 0:
+            self._pool.save(self._request.owner, self._request.session_id, self._cuts())
         self._say(self._stream.push(token_id))
         if self._stream.stopped:
             return self._end(FinishReason.STOP)
@@ -237,7 +252,7 @@ class TurnRun:
             num_kept = common_length(acquired.cache.token_ids, kept_ids)
             if acquired.cache.is_croppable:
                 acquired.cache.crop_to(num_kept)
-            self._pool.release(request.owner, request.session_id)
+            self._pool.release(request.owner, request.session_id, self._cuts())
         self._say(reply.pieces)
         self.outcome = TurnOutcome(reply, self._stats(acquired, reason, problems))
         return True
@@ -257,6 +272,7 @@ class TurnRun:
             num_computed_tokens=num_read - num_cached,
             num_recomputed_tokens=self._num_recomputed_tokens,
             num_completion_tokens=self._num_sampled_tokens,
+            restore_s=acquired.restore_s if any(reuse.source == "disk" for reuse in acquired.reuse) else None,
             ttft_s=self._first_token_s - self._request.submitted_s if has_token else None,
             prefill_s=self._first_token_s - self._began_s if has_token else None,
             decode_tokens_per_s=(self._num_sampled_tokens - 1) / decode_s if decode_s > 0 else None,
@@ -272,12 +288,11 @@ class TurnRun:
 
     def _miss(self, acquired: Acquired) -> tuple[MissReason | None, int | None]:
         """Why and where reuse broke. The template is the reason where it changed exactly what stands there."""
-        if self._request.is_first:
-            return None, None
-        reason, index = acquired.alignment.reason, acquired.alignment.mismatch_index
+        index = acquired.alignment.num_cached_tokens
+        reason = acquired.alignment.reason or MissReason.NO_CACHE
         if reason is MissReason.HISTORY and index == self._request.rewrite_index:
-            reason = MissReason.TEMPLATE
-        return reason, index
+            return MissReason.TEMPLATE, index
+        return (reason, index) if index < self._request.num_known_tokens else (None, None)
 
     def _repair_or_drop_cache(self) -> None:
         if self._acquired is not None:

@@ -62,11 +62,13 @@ class Prompt:
 
     `rewrite_index` is the index of the first id at which the template rewrote what the previous turn had fed (its
     prompt and its reply); None: pure extension. `starts_in_reasoning`: the reply begins inside its reasoning.
+    `num_history_tokens` ids stand before the last reply among the messages: the prompt of the turn that wrote it.
     """
 
     token_ids: tuple[int, ...]
     rewrite_index: int | None = None
     starts_in_reasoning: bool = False
+    num_history_tokens: int = 0
 
 
 class PromptBuilder:
@@ -111,7 +113,9 @@ class PromptBuilder:
             return Prompt(built.token_ids, None, chat.starts_in_reasoning)
         fed = (*before.token_ids, *self._reply_ids(chat, len(built.cuts) - 1))
         num_kept = common_prefix_length(fed, built.token_ids)
-        return Prompt(built.token_ids, num_kept if num_kept < len(fed) else None, chat.starts_in_reasoning)
+        rewrite_index = num_kept if num_kept < len(fed) else None
+        last = built.cuts[-1]
+        return Prompt(built.token_ids, rewrite_index, chat.starts_in_reasoning, last.num_ids - len(last.token_ids))
 
     def encode_reply(
         self, text: str, reasoning: str | None = None, template_vars: Mapping[str, Any] = MappingProxyType({})

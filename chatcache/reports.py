@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from chatcache.stats import Sampling
 from storage.records import ChatSession, Message
+from storage.segment_report import SegmentReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """A session's live cache (zeros where there is none) beside all live caches of its owner."""
+    """A session's live cache (zeros where there is none) beside all live caches of its owner.
+
+    `problem`: why the cache is not stored on disk to its end, as a sentence.
+    """
 
     kind: str
     is_live: bool
@@ -34,16 +38,22 @@ class CacheReport:
     num_sessions: int
     total_bytes: int
     max_context_tokens: int
+    problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class StorageReport:
-    """What the owner's chats take on disk. `database_bytes` is the whole file, all owners together."""
+    """What the owner's chats take on disk. `database_bytes` is the whole file, all owners together.
+
+    `hit_rate`: of the tokens that sessions lacked since the start, the part that was found on disk; None before.
+    """
 
     num_sessions: int
     num_deleted_sessions: int
     num_messages: int
     database_bytes: int
+    cache: SegmentReport
+    hit_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from chatcache.cache.kinds import make_session_cache, resolve_kind
 from chatcache.changes import ChangeBoard
@@ -18,6 +19,7 @@ from chatcache.config import ServiceConfig
 from chatcache.engine import TurnRequest, TurnRun
 from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
 from chatcache.loader import LoadedModel, load_model
+from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Scheduler
@@ -28,6 +30,7 @@ from chatcache.turn_starter import TurnStarter
 from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
+from storage.segment_store import SegmentStore
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +50,12 @@ class Runtime:
         self.loaded = loaded
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         kind = resolve_kind(loaded.model, config.cache)
-        self.pool = SessionPool(lambda: make_session_cache(loaded.model, kind))
+        with translated_store_errors():
+            self.segments = SegmentStore(database, config.disk_quota_bytes)
         self.scheduler = Scheduler(config.max_concurrent_turns)
+        make_cache = partial(make_session_cache, loaded.model, kind)
+        self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
+        self.pool = SessionPool(make_cache, self.persistence)
         self.changes = ChangeBoard()
         self.runner = TurnRunner(
             store=self.store,
@@ -92,6 +99,7 @@ class Runtime:
         self.runner.close()
         self.changes.close()
         self.scheduler.close()
+        self.persistence.close()
         self.database.close()
 
     def _make_run(self, turn: Turn, request: TurnRequest) -> TurnRun:

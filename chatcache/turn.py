@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chatcache.events import DoneEvent, Event, Reply, TextEvent
 
@@ -16,9 +16,18 @@ class Turn:
     """One model call. Thread-safe.
 
     `id` is the stored turn's, `reply_id` the message it writes, `request_id` the caller's own mark, if it gave one.
+    `on_stop` is called by `stop`, for whoever runs the turn.
     """
 
-    def __init__(self, *, turn_id: str, session_id: str, reply_id: str, request_id: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        turn_id: str,
+        session_id: str,
+        reply_id: str,
+        request_id: str | None = None,
+        on_stop: Callable[[], object] = lambda: None,
+    ) -> None:
         self.id = turn_id
         self.session_id = session_id
         self.reply_id = reply_id
@@ -26,6 +35,7 @@ class Turn:
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._stop = threading.Event()
+        self._on_stop = on_stop
 
     @classmethod
     def finished(cls, reply: Reply, *, turn_id: str, request_id: str | None = None) -> Turn:
@@ -52,6 +62,7 @@ class Turn:
     def stop(self) -> None:
         """Ask the turn to end within one token or one prefill chunk; what exists by then is kept. Does not wait."""
         self._stop.set()
+        self._on_stop()
 
     def emit(self, event: Event) -> None:
         """Append an event; its index is set here. The log takes nothing after a `DoneEvent`."""

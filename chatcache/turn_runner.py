@@ -49,12 +49,14 @@ class TurnRunner:
             session_id=begun.session.id,
             reply_id=begun.reply.id,
             request_id=begun.turn.request_id,
+            on_stop=lambda: self._scheduler.withdraw(job),
         )
+        job = _TurnJob(self, turn, begun, request)
         turn.emit(StatusEvent(Phase.QUEUED))
         with self._lock:
             self._active[turn.session_id] = turn
         self._on_stored(begun.session)
-        self._scheduler.submit(_TurnJob(self, turn, begun, request))
+        self._scheduler.submit(job)
         return turn
 
     def active(self, session_id: str) -> Turn | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatcache.engine import TurnRequest
@@ -51,11 +51,11 @@ class TurnStarter:
         messages = [self._prompt_message(m) for m in branch]
         if user_text is not None:
             messages.append(PromptMessage(Role.USER, user_text))
-        prompt = self._prompts.build(
-            messages, system_prompt=session.system_prompt, template_vars=_template_vars(session)
-        )
-        prior_ids = self._ids_of(continued) if continued is not None else ()
-        self._refuse_if_full(len(prompt.token_ids) + len(prior_ids))
+        template_vars = template_vars_of(session)
+        prompt = self._prompts.build(messages, system_prompt=session.system_prompt, template_vars=template_vars)
+        prior_ids = self._ids_of(continued, template_vars) if continued is not None else ()
+        num_prompt_tokens = len(prompt.token_ids) + len(prior_ids)
+        self._refuse_if_full(num_prompt_tokens)
         wanted = (sampling or Sampling()).merged(Sampling.from_json(session.sampling))
         if sampling is None or sampling.seed is None:
             wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
@@ -83,9 +83,22 @@ class TurnStarter:
             sampling=resolved,
             rewrite_index=prompt.rewrite_index,
             starts_in_reasoning=prompt.starts_in_reasoning,
-            is_first=len(messages) == 1 and alternative_of is None and continued is None,
+            num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
         )
         return self._runner.start(begun, request)
+
+    def fed_ids(self, session: ChatSession, branch: Sequence[Message]) -> tuple[int, ...]:
+        """What the model has been fed and has said by the end of `branch`: the last prompt and its reply."""
+        if not branch:
+            return ()
+        *messages, reply = branch
+        template_vars = template_vars_of(session)
+        prompt = self._prompts.build(
+            [self._prompt_message(m) for m in messages],
+            system_prompt=session.system_prompt,
+            template_vars=template_vars,
+        )
+        return (*prompt.token_ids, *self._ids_of(reply, template_vars))
 
     def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
         """The turn that the same request started before: a double click, or a page that asks again."""
@@ -132,12 +145,12 @@ class TurnStarter:
         """The message's ids where they belong to the loaded tokenizer."""
         return message.token_ids if message.tokenizer_digest == self._loaded.tokenizer_digest else None
 
-    def _ids_of(self, reply: Message) -> tuple[int, ...]:
+    def _ids_of(self, reply: Message, template_vars: Mapping[str, Any]) -> tuple[int, ...]:
         ids = self._stored_ids(reply)
-        return ids if ids is not None else self._prompts.encode_reply(reply.text, reply.reasoning)
+        return ids if ids is not None else self._prompts.encode_reply(reply.text, reply.reasoning, template_vars)
 
 
-def _template_vars(session: ChatSession) -> dict[str, Any]:
+def template_vars_of(session: ChatSession) -> dict[str, Any]:
     """The template's variables: the frozen ones, and the thinking switch as it is set now."""
     chosen = {"enable_thinking": session.settings["thinking"]} if "thinking" in session.settings else {}
     return {**session.template_vars, **chosen}

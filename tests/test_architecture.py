@@ -15,6 +15,7 @@ LAYERS = (
     ("chatcache.turn_runner", "chatcache.changes"),
     ("chatcache.turn", "chatcache.reports", "chatcache.text_input", "chatcache.scheduler", "chatcache.engine"),
     ("chatcache.session_pool", "chatcache.sampler", "chatcache.prefill_chunks"),
+    ("chatcache.persistence",),
     ("chatcache.memory",),
     ("chatcache.cache",),
     ("chatcache.loader",),

@@ -162,7 +162,9 @@ def test_editing_a_reply_is_a_new_alternative_without_a_model_call(
     assert edited.edited
     assert [m.text for m in service.alternatives(edited.id)] == [reply.message.text, "Written by hand."]
     assert texts(service, session.id) == ["One", "Written by hand."]
-    assert send(service, session.id, "Two").stats.miss_reason is MissReason.HISTORY
+    stats = send(service, session.id, "Two").stats
+    assert stats.num_cached_tokens == reply.stats.num_prompt_tokens
+    assert stats.miss_reason is None, "what a person wrote was never computed"
 
 
 def test_a_fork_is_a_session_of_its_own(service: ChatService) -> None:
@@ -392,7 +394,7 @@ def test_a_restart_keeps_every_word_and_every_alternative(tiny_llama: LoadedMode
     with open_service(tiny_llama, tmp_path) as service:
         assert every_message(service, session.id) == before
         assert service.get_session(session.id).tip_id == tip
-        assert send(service, session.id, "Three").stats.miss_reason is MissReason.NO_CACHE
+        assert send(service, session.id, "Three").stats.miss_reason is None
 
 
 def test_closing_stores_running_replies_as_interrupted_and_continue_goes_on(

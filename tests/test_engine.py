@@ -92,22 +92,25 @@ class Chat:
         self.messages.append(PromptMessage(Role.USER, text))
         return self.reply(sampling, **options)
 
-    def reply(self, sampling: Sampling = GREEDY, *, prior: Sequence[int] = (), **options: object) -> Turned:
-        turned = self.run(self.request(sampling, prior), **options)
+    def reply(
+        self, sampling: Sampling = GREEDY, *, prior: Sequence[int] = (), is_again: bool = False, **options: object
+    ) -> Turned:
+        turned = self.run(self.request(sampling, prior, is_again=is_again), **options)
         reply = turned.outcome.reply
         self.messages.append(PromptMessage(Role.ASSISTANT, reply.text, reply.reasoning, reply.token_ids))
         return turned
 
     def regenerate(self, sampling: Sampling = GREEDY) -> Turned:
         self.messages.pop()
-        return self.reply(sampling)
+        return self.reply(sampling, is_again=True)
 
     def continue_reply(self, sampling: Sampling = GREEDY) -> Turned:
         prior = self.messages.pop().token_ids
         assert prior is not None
         return self.reply(sampling, prior=prior)
 
-    def request(self, sampling: Sampling, prior: Sequence[int] = ()) -> TurnRequest:
+    def request(self, sampling: Sampling, prior: Sequence[int] = (), *, is_again: bool = False) -> TurnRequest:
+        """`is_again`: a turn was run on this very prompt before."""
         prompt = self.prompts.build(self.messages, system_prompt="You are a fox.", template_vars={})
         return TurnRequest(
             owner="ann",
@@ -117,6 +120,7 @@ class Chat:
             sampling=sampling,
             rewrite_index=prompt.rewrite_index,
             starts_in_reasoning=prompt.starts_in_reasoning,
+            num_known_tokens=len(prompt.token_ids) - 1 if is_again or prior else prompt.num_history_tokens,
         )
 
     def run(
@@ -318,9 +322,10 @@ def test_on_every_architecture_replies_with_the_cache_equal_replies_without(tiny
         chat = Chat(loaded, kind=kind)
         chat.prompts.end_token_ids = frozenset()
         request = TurnRequest("ann", "s", prompt, (), GREEDY)
-        turns = [chat.run(request), chat.run(request)]
-        turns.append(chat.run(replace(request, prompt_ids=prompt + turns[0].ids + more)))
-        return [*turns, chat.run(replace(request, prompt_ids=prompt[:20] + more))]
+        turns = [chat.run(request), chat.run(replace(request, num_known_tokens=len(prompt) - 1))]
+        known = prompt + turns[0].ids
+        turns.append(chat.run(replace(request, prompt_ids=known + more, num_known_tokens=len(known) - 1)))
+        return [*turns, chat.run(replace(request, prompt_ids=prompt[:20] + more, num_known_tokens=20))]
 
     cached, uncached = script("dynamic"), script("none")
     for ours, reference in zip(cached, uncached, strict=True):
@@ -499,13 +504,12 @@ def test_the_stats_tell_times_kind_bytes_and_seed(tiny_llama: LoadedModel) -> No
     assert stats.cache_bytes == sum(live.num_bytes for live in chat.pool.report()) > 0
 
 
-def test_an_edit_in_the_middle_is_a_miss_at_the_first_other_token(tiny_llama: LoadedModel) -> None:
+def test_a_changed_history_is_a_miss_at_the_first_other_token(tiny_llama: LoadedModel) -> None:
     chat = Chat(tiny_llama)
     chat.send("Hello.")
     before = chat.send("And you, my friend?").request.prompt_ids
-    chat.send("Why?")
-    del chat.messages[2:]
-    turned = chat.send("And you, my enemy?")
+    chat.messages[2] = PromptMessage(Role.USER, "And you, my enemy?")
+    turned = chat.send("Why?")
     at = next(i for i, (a, b) in enumerate(zip(before, turned.request.prompt_ids, strict=False)) if a != b)
     stats = turned.outcome.stats
     assert (stats.miss_reason, stats.miss_index, stats.num_cached_tokens) == (MissReason.HISTORY, at, at)
@@ -514,14 +518,15 @@ def test_an_edit_in_the_middle_is_a_miss_at_the_first_other_token(tiny_llama: Lo
     assert f"{stats.num_computed_tokens} tokens" in told[0].message
 
 
-def test_the_first_turn_of_a_chat_misses_nothing(tiny_llama: LoadedModel) -> None:
+def test_what_was_never_computed_is_not_missed(tiny_llama: LoadedModel) -> None:
     chat = Chat(tiny_llama)
-    chat.messages.append(PromptMessage(Role.USER, "Hello."))
-    request = chat.request(GREEDY)
-    assert chat.run(replace(request, is_first=True)).outcome.stats.miss_reason is None
+    assert chat.send("Hello.").outcome.stats.miss_reason is None
+    assert chat.send("And you, my friend?").outcome.stats.miss_reason is None
+    del chat.messages[2:]
+    assert chat.send("And you, my enemy?").outcome.stats.miss_reason is None
     chat.pool.drop("ann", "s")
-    resumed = chat.run(request).outcome.stats
-    assert (resumed.miss_reason, resumed.miss_index) == (MissReason.NO_CACHE, 0)
+    again = chat.regenerate().outcome.stats
+    assert (again.miss_reason, again.miss_index) == (MissReason.NO_CACHE, 0)
 
 
 def test_what_the_template_rewrote_is_named_as_the_reason(tiny_llama: LoadedModel) -> None:
@@ -530,7 +535,7 @@ def test_what_the_template_rewrote_is_named_as_the_reason(tiny_llama: LoadedMode
     fed = first.request.prompt_ids + first.ids
     at = len(fed) - 4
     rewritten = (*fed[:at], 300, *fed[at + 1 :], 301, 302)
-    request = replace(first.request, prompt_ids=rewritten, rewrite_index=at)
+    request = replace(first.request, prompt_ids=rewritten, rewrite_index=at, num_known_tokens=len(rewritten) - 1)
     turned = chat.run(request)
     assert turned.outcome.stats.miss_reason is MissReason.TEMPLATE
     assert turned.outcome.stats.miss_index == at
@@ -557,7 +562,6 @@ def test_without_a_cache_every_step_forwards_everything(tiny_llama: LoadedModel,
     assert counter.forwards == [num_prompt, num_prompt + 1, num_prompt + 2]
     stats = turned.outcome.stats
     assert (stats.cache_kind, stats.cache_bytes, stats.num_cached_tokens) == ("none", 0, 0)
-    assert stats.miss_reason is MissReason.NO_CACHE
 
 
 # -------------------------------------------------------------------- failures

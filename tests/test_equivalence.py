@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 from equality import assert_equal_tokens
 from hypothesis import HealthCheck, reject, settings
@@ -73,7 +74,7 @@ class ChatMachine(RuleBasedStateMachine):
         list(itertools.islice(pieces, num_pieces))
         turn.stop()
         cached = turn.result(TIMEOUT_S)
-        plain = self.plain.send(self.pair.plain_id, text, self._sampling(len(cached.message.token_ids or ()) or 1))
+        plain = self.plain.send(self.pair.plain_id, text, self._sampling(cached.stats.num_completion_tokens))
         self._compare(cached, plain.result(TIMEOUT_S))
 
     @precondition(lambda self: self._branch())
@@ -174,10 +175,9 @@ class ChatMachine(RuleBasedStateMachine):
             reject()  # parted at a tie: from here on the two are different chats
 
 
-def run(machine: type[ChatMachine], loaded: LoadedModel, num_examples: int, num_steps: int) -> None:
-    machine.loaded = loaded
+def run(loaded: LoadedModel, num_examples: int, num_steps: int) -> None:
     run_state_machine_as_test(
-        machine,
+        type("Machine", (ChatMachine,), {"loaded": loaded}),
         settings=settings(
             max_examples=num_examples,
             stateful_step_count=num_steps,
@@ -189,5 +189,11 @@ def run(machine: type[ChatMachine], loaded: LoadedModel, num_examples: int, num_
     )
 
 
+@pytest.mark.slow
 def test_any_order_of_clicks_gives_the_replies_of_a_chat_without_a_cache(tiny_llama: LoadedModel) -> None:
-    run(ChatMachine, tiny_llama, num_examples=12, num_steps=12)
+    run(tiny_llama, num_examples=15, num_steps=15)
+
+
+@pytest.mark.slow
+def test_so_it_is_with_the_embedded_model(embedded: LoadedModel) -> None:
+    run(embedded, num_examples=2, num_steps=10)

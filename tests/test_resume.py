@@ -1,0 +1,291 @@
+"""The cache survives the process: a chat goes on after a restart exactly as if there had been none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from services import GREEDY, counted_forwards, open_service
+
+from chatcache.chat import ChatService
+from chatcache.events import CacheEvent, Reply, TextEvent
+from chatcache.loader import LoadedModel
+from chatcache.persistence import segment_bounds
+from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
+from storage.segment_files import SegmentFolder
+
+TIMEOUT_S = 60
+LONG = Sampling(temperature=0.0, max_new_tokens=1500)
+
+
+def send(service: ChatService, session_id: str, text: str, sampling: Sampling = GREEDY) -> Reply:
+    return service.send(session_id, text, sampling).result(TIMEOUT_S)
+
+
+def segment_files(service: ChatService) -> list[Path]:
+    service._runtime.persistence.flush()
+    folder: SegmentFolder = service._runtime.segments._folder
+    return sorted(path for path in folder.path.rglob("*") if path.is_file())
+
+
+def end_by_length(service: ChatService, session_id: str) -> Reply:
+    return send(service, session_id, "Hello")
+
+
+def end_by_stop_string(service: ChatService, session_id: str) -> Reply:
+    probe = service.create_session()
+    said = send(service, probe.id, "Hello", dataclasses.replace(GREEDY, max_new_tokens=12)).message.text
+    reply = send(service, session_id, "Hello", Sampling(temperature=0.0, max_new_tokens=40, stop=(said[3:5],)))
+    assert reply.stats.finish_reason is FinishReason.STOP
+    return reply
+
+
+def end_by_stopping(service: ChatService, session_id: str) -> Reply:
+    turn = service.send(session_id, "Hello", LONG)
+    next(event for event in turn.events() if isinstance(event, TextEvent))
+    turn.stop()
+    reply = turn.result(TIMEOUT_S)
+    assert reply.stats.finish_reason is FinishReason.CANCELLED
+    return reply
+
+
+def end_by_failure(service: ChatService, session_id: str) -> Reply:
+    """The model fails twice in a row after a few tokens."""
+    embedding = service._runtime.loaded.model.get_input_embeddings()
+    num_calls = 0
+
+    def fail_late(*_args: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls > 5:
+            raise RuntimeError("injected")
+
+    handle = embedding.register_forward_hook(fail_late)
+    try:
+        reply = send(service, session_id, "Hello")
+    finally:
+        handle.remove()
+    assert reply.stats.finish_reason is FinishReason.ERROR
+    return reply
+
+
+@pytest.mark.parametrize("end", [end_by_length, end_by_stop_string, end_by_stopping, end_by_failure])
+def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
+    end: Callable[[ChatService, str], Reply], tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session(system_prompt="Be brief.")
+        reply = end(service, session.id)
+        num_held = service.cache_report(session.id).num_tokens
+        fork = service.fork(reply.message.id)
+        uninterrupted = send(service, fork.id, "Go on")
+    with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
+        turn = service.send(session.id, "Go on", GREEDY)
+        resumed = turn.result(TIMEOUT_S)
+        assert resumed.message.token_ids == uninterrupted.message.token_ids
+        stats = resumed.stats
+        assert stats.reuse[0].source == "disk"
+        assert stats.num_cached_tokens >= num_held
+        assert stats.miss_reason is None
+        assert sum(forwarded) == stats.num_computed_tokens + stats.num_completion_tokens - 1
+        sentences = [event.message for event in turn.events() if isinstance(event, CacheEvent)]
+        assert any("Resumed" in sentence and "from disk" in sentence for sentence in sentences)
+
+
+def test_restored_tensors_are_the_saved_ones_byte_for_byte(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "word " * 150)
+        send(service, session.id, "Two", Sampling(temperature=0.0, max_new_tokens=300))
+        runtime = service._runtime
+        (live,) = runtime.pool._caches.values()
+        before = live.export(0, live.num_tokens)
+        assert before.start == 0
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.prefetch(session.id) == len(before.token_ids)
+        (restored,) = service._runtime.pool._caches.values()
+        after = restored.export(0, restored.num_tokens)
+    assert after.token_ids == before.token_ids
+    for mine, its in zip(before.layers, after.layers, strict=True):
+        assert all(torch.equal(mine[name], its[name]) for name in mine)
+
+
+def test_regenerate_after_a_restart_forwards_one_token(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        first = send(service, session.id, "Hello")
+    with open_service(tiny_llama, tmp_path) as service:
+        again = service.regenerate(session.id, sampling=GREEDY).result(TIMEOUT_S)
+        assert again.stats.num_computed_tokens == 1
+        assert again.message.token_ids == first.message.token_ids
+
+
+def test_going_back_to_another_branch_reads_it_from_disk(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "One")
+        old = send(service, session.id, "Two, and it is a rather long message for this model")
+        service.rollback(session.id)
+        send(service, session.id, "Another")
+        service._runtime.persistence.flush()
+        service.select(old.message.id)
+        back = send(service, session.id, "Three")
+        assert [reuse.source for reuse in back.stats.reuse] == ["live", "disk"]
+        assert back.stats.miss_reason is None
+
+
+def test_a_new_chat_of_the_same_owner_starts_from_the_stored_system_prompt(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    prompt = "You are a careful assistant. " * 10
+    with open_service(tiny_llama, tmp_path) as service:
+        send(service, service.create_session(system_prompt=prompt).id, "One")
+    with open_service(tiny_llama, tmp_path) as service:
+        mine = send(service, service.create_session(system_prompt=prompt).id, "Two")
+        theirs = service.for_owner("other")
+        other = send(theirs, theirs.create_session(system_prompt=prompt).id, "Two")
+    assert mine.stats.reuse[0].source == "disk"
+    assert mine.stats.num_cached_tokens > 50
+    assert other.stats.reuse == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"digest": "11" * 32}, {"chat_template": None}],
+    ids=["other weights", "other template"],
+)
+def test_another_model_reuses_nothing_it_should_not(
+    change: dict[str, str | None], tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session(system_prompt="Be brief.")
+        reply = send(service, session.id, "Hello")
+        num_files = len(segment_files(service))
+    if "chat_template" in change:
+        change = {"chat_template": tiny_llama.chat_template.replace("<|im_end|>\n", "<|im_end|>")}
+    with open_service(dataclasses.replace(tiny_llama, **change), tmp_path) as service:
+        other = send(service, session.id, "Go on")
+        assert other.stats.finish_reason is not FinishReason.ERROR
+        if "digest" in change:
+            assert other.stats.reuse == ()
+            assert other.stats.miss_reason is MissReason.NO_CACHE
+        else:
+            assert 0 < other.stats.num_cached_tokens < reply.stats.num_prompt_tokens
+    with open_service(tiny_llama, tmp_path) as service:
+        service.rollback(session.id)
+        back = send(service, session.id, "Go on")
+        assert len(segment_files(service)) >= num_files
+        assert back.stats.miss_reason is None, "back on the old model its snapshots are used again"
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "append", "zero", "remove"])
+def test_a_damaged_segment_costs_computing_and_nothing_else(
+    damage: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        reply = send(service, session.id, "word " * 200)
+        fork = service.fork(reply.message.id)
+        uninterrupted = send(service, fork.id, "Go on")
+        files = segment_files(service)
+    for path in files:
+        data = bytearray(path.read_bytes())
+        if damage == "flip":
+            data[len(data) // 2] ^= 1
+        elif damage == "truncate":
+            del data[len(data) // 2 :]
+        elif damage == "append":
+            data += b"\0"
+        elif damage == "zero":
+            data[-100:] = bytes(100)
+        path.write_bytes(data) if damage != "remove" else path.unlink()
+    with open_service(tiny_llama, tmp_path) as service:
+        resumed = send(service, session.id, "Go on")
+        assert resumed.message.token_ids == uninterrupted.message.token_ids
+        assert resumed.stats.num_cached_tokens == 0
+        assert resumed.stats.miss_reason is MissReason.NO_CACHE
+        again = service.regenerate(session.id, sampling=GREEDY).result(TIMEOUT_S)
+        assert again.stats.num_computed_tokens == 1
+
+
+def test_deleting_a_chat_frees_what_nobody_else_holds(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        one, two = (service.create_session(system_prompt="Shared. " * 20) for _ in range(2))
+        send(service, one.id, "One")
+        send(service, two.id, "Two")
+        before = len(segment_files(service))
+        service.delete(one.id)
+        between = len(segment_files(service))
+        assert 0 < between < before
+        assert service.storage_report().cache.used_bytes == sum(p.stat().st_size for p in segment_files(service))
+        service.delete(two.id)
+        assert segment_files(service) == []
+
+
+def test_a_full_disk_costs_the_saving_and_nothing_else(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentFolder, "write", no_space)
+            reply = send(service, session.id, "One")
+            service._runtime.persistence.flush()
+            assert reply.stats.finish_reason is not FinishReason.ERROR
+            assert "No space left" in (service.cache_report(session.id).problem or "")
+        send(service, session.id, "Two")
+        service._runtime.persistence.flush()
+        assert service.cache_report(session.id).problem is None
+        num_held = service.cache_report(session.id).num_tokens
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.prefetch(session.id) == num_held
+
+
+def test_what_a_turn_writes_is_what_is_new(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        for number in range(6):
+            before = sum(path.stat().st_size for path in segment_files(service))
+            num_before = service.cache_report(session.id).num_tokens
+            send(service, session.id, f"Message {number}", Sampling(temperature=0.0, max_new_tokens=100))
+            num_new = service.cache_report(session.id).num_tokens - num_before
+            written = sum(path.stat().st_size for path in segment_files(service)) - before
+        per_token = 2 * 2 * 2 * 16 * 4  # two layers, keys and values, two heads of 16 float32
+        assert num_new * per_token <= written < num_new * per_token * 1.1 + 4096
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "cuts", "expected"),
+    [
+        (0, 10, (), [(0, 10)]),
+        (0, 10, (4,), [(0, 4), (4, 10)]),
+        (0, 10, (0, 10, 12), [(0, 10)]),
+        (5, 5, (), []),
+        (0, 300, (), [(0, 256), (256, 300)]),
+        (0, 300, (100,), [(0, 100), (100, 300)]),
+        (7, 1000, (500,), [(7, 263), (263, 500), (500, 756), (756, 1000)]),
+    ],
+)
+def test_segments_end_at_cuts_and_are_never_too_long(
+    start: int, stop: int, cuts: tuple[int, ...], expected: list[tuple[int, int]]
+) -> None:
+    assert segment_bounds(start, stop, cuts, max_tokens=256) == expected
+
+
+def test_the_source_of_every_reused_token_is_named(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "One")
+    with open_service(tiny_llama, tmp_path) as service:
+        first = send(service, session.id, "Two").stats
+        second = send(service, session.id, "Three").stats
+    assert first.reuse == (Reuse("disk", first.num_cached_tokens),)
+    assert first.restore_s is not None
+    assert second.reuse == (Reuse("live", second.num_cached_tokens),)
+    assert second.restore_s is None
