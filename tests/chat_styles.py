@@ -74,6 +74,13 @@ FORCED_THINKING = QWEN3[: QWEN3.index("\n{%- if enable_thinking")] + "{{ '<think
 KEPT_THINKING = CHATML + "{{ '<think>\n' }}"
 """The generation prompt opens the reasoning; history keeps it."""
 
+DROPS_LATE = """\
+{%- for m in messages %}
+    {%- set text = m.content if loop.index0 >= messages | length - 2 else m.content.split('</think>')[-1].strip() %}
+    {{- '<|im_start|>' + m.role + '\n' + text + '<|im_end|>\n' }}
+{%- endfor %}{{ '<|im_start|>assistant\n' }}"""
+"""Keeps the thoughts of the last reply and drops them one turn later."""
+
 STYLES = {
     "chatml": CHATML,
     "default-system": DEFAULT_SYSTEM,

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_styles import CHATML, CONTROL, FORCED_THINKING, GEMMA, KEPT_THINKING, LLAMA3, QWEN3, STYLES, TOKENIZERS
+from chat_styles import (
+    CHATML,
+    CONTROL,
+    DROPS_LATE,
+    FORCED_THINKING,
+    GEMMA,
+    KEPT_THINKING,
+    LLAMA3,
+    QWEN3,
+    STYLES,
+    TOKENIZERS,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
@@ -380,7 +391,7 @@ def test_a_prompt_ends_with_a_users_message(num_messages: int) -> None:
         build(builder(CHATML), [user("Hi"), reply(())][:num_messages])
 
 
-@pytest.mark.parametrize("template", [CHATML, QWEN3, GEMMA, FORCED_THINKING])
+@pytest.mark.parametrize("template", [CHATML, QWEN3, GEMMA, FORCED_THINKING, DROPS_LATE])
 def test_a_prompt_is_a_function_of_its_branch_whatever_was_built_before(template: str) -> None:
     rng = random.Random(7)
     replies = [
