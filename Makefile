@@ -5,7 +5,7 @@ VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check
 
-.PHONY: setup run test check
+.PHONY: setup run test check bench
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/runtime.stamp
@@ -23,6 +23,10 @@ check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m ruff check
 	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
+
+# Ours beside plain transformers; everything in one run, as a table and as build/bench.json.
+bench: $(VENV)/runtime.stamp
+	@$(VENV_PYTHON) -m bench $(ARGS)
 
 $(VENV)/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

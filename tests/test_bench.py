@@ -1,0 +1,103 @@
+"""The bench measures, compares and prints; what it prints on a real model is not a test's business."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.line import Line, Ratio
+from bench.rows import ROWS
+from bench.subjects import PlainTransformers
+from bench.table import as_json, figure, markdown
+from bench.workbench import Workbench
+from chatcache.chat import LOCAL_OWNER, ChatService
+from chatcache.config import ServiceConfig
+from chatcache.loader import LoadedModel
+from chatcache.runtime import Runtime
+from storage.database import Database
+
+LINES = [
+    Line("decode", "tokens/s", 43.21, {"transformers": 21.0}, (Ratio("transformers", 43.21 / 21, at_least=2.0),)),
+    Line("restore", "s", 0.01234, {"cold": 1234.5}, (Ratio("cold", 0.2, at_most=0.06), Ratio("warm", 1.0))),
+]
+
+
+def test_a_table_has_a_column_for_every_program_and_says_which_ratio_is_missed() -> None:
+    head, rule, *rows = markdown(LINES).splitlines()
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == [
+        "",
+        "unit",
+        "chatcache",
+        "transformers",
+        "cold",
+        "ratio",
+    ]
+    assert set(rule) == set("|- ")
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    assert cells == [
+        ["decode", "tokens/s", "43.2", "21", "", "2.06 × transformers (≥ 2)"],
+        ["restore", "s", "0.0123", "", "1,234", "0.2 × cold (≤ 0.06: missed); 1 × warm"],
+    ]
+    assert len({len(row) for row in [head, rule, *rows]}) == 1
+
+
+def test_the_json_says_what_the_table_says() -> None:
+    data = json.loads(json.dumps(as_json(LINES, {"model": "m"})))
+    assert data["model"] == "m"
+    assert [line["what"] for line in data["lines"]] == ["decode", "restore"]
+    assert [ratio["is_met"] for line in data["lines"] for ratio in line["ratios"]] == [True, False, True]
+    assert data["lines"][0]["chatcache"] == 43.21
+    assert data["lines"][0]["transformers"] == 21.0
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, ""), (0.012345, "0.0123"), (99.94, "99.9"), (12345.6, "12,346")])
+def test_a_figure_has_three_digits_that_count(value: float | None, text: str) -> None:
+    assert figure(value) == text
+
+
+def test_an_unknown_row_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--rows", "decode,flight"])
+    assert "there is no row flight" in capsys.readouterr().err
+
+
+@pytest.fixture
+def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path) -> Workbench:
+    """A bench on a model that takes no time; its figures mean nothing, but all that makes them runs."""
+
+    def open_service(config: ServiceConfig) -> ChatService:
+        return ChatService(Runtime(Database.open(config.data_dir), tiny_llama, config), LOCAL_OWNER)
+
+    return Workbench(
+        config=ServiceConfig(data_dir=tmp_path),
+        peers=(PlainTransformers(tiny_llama.model, tiny_llama.tokenizer),),
+        tokenizer=tiny_llama.tokenizer,
+        text="The quick brown fox jumps over the lazy dog. " * 10,
+        num_runs=1,
+        is_quick=True,
+        open_service=open_service,
+    )
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_a_row_compares_us_with_every_peer(name: str, tiny_bench: Workbench) -> None:
+    (line,) = ROWS[name](tiny_bench)
+    assert line.ours > 0
+    assert line.others["transformers"] > 0
+    assert line.ratios[0].value == pytest.approx(line.ours / line.others["transformers"])
+
+
+def test_the_figures_are_medians_without_the_warm_up_and_the_measures_take_turns(tiny_bench: Workbench) -> None:
+    calls: list[str] = []
+    values = {"a": iter([1000.0, 3.0]), "b": iter([0.0, 5.0])}
+
+    def measure(name: str) -> float:
+        calls.append(name)
+        return next(values[name])
+
+    figures = tiny_bench.alternate({"a": lambda: measure("a"), "b": lambda: measure("b")})
+    assert figures == {"a": 3.0, "b": 5.0}
+    assert calls == ["a", "b", "a", "b"]
