@@ -167,3 +167,16 @@ def test_batches_are_repeated_selected_and_reordered_as_in_the_library() -> None
     assert torch.equal(ours.keys, theirs.keys)
     for mine, its in zip(ours.update(*states(2, 1, batch=2)), theirs.update(*states(2, 1, batch=2)), strict=True):
         assert torch.equal(mine, its)
+
+
+def test_a_trimmed_layer_gives_back_whole_blocks_and_keeps_its_tokens() -> None:
+    layer = fed(AppendLayer(), 700)
+    whole, keys = layer.num_bytes, layer.keys[:, :, :200].clone()
+    layer.crop_to(200)
+    layer.trim(500)
+    assert layer.num_bytes == whole * 2 // 3, "room for the tokens to come stays"
+    layer.trim(0)
+    assert layer.num_bytes == whole // 3
+    assert torch.equal(layer.keys, keys)
+    returned, _ = layer.update(*states(5, 9))
+    assert torch.equal(returned, torch.cat([keys, states(5, 9)[0]], dim=2))

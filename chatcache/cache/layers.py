@@ -73,6 +73,12 @@ class TokenLayer(CacheLayerMixin):
                 buffer.release()
         self._refresh()
 
+    def trim(self, num_tokens: int) -> None:
+        """Give back the spare room that `num_tokens` tokens, or the ones held, do not need."""
+        for buffer in self.buffers().values():
+            buffer.trim(max(num_tokens, self._num_tokens))
+            self._refresh()
+
     def crop(self, tokens_to_remove: int) -> None:
         """The library's form of `crop_to`: a count that is negative, or zero to keep all."""
         if tokens_to_remove > 0:

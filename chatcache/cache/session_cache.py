@@ -131,6 +131,13 @@ class SessionCache:
         del self._token_ids[num_tokens:]
 
     @torch.inference_mode()
+    def trim(self, num_tokens: int = 0) -> None:
+        """Give back the spare room that `num_tokens` tokens, or the ones held, do not need; one layer at a time."""
+        for layer in self._layers():
+            if isinstance(layer, TokenLayer):
+                layer.trim(num_tokens)
+
+    @torch.inference_mode()
     def repair(self) -> int:
         """After an exception inside a forward: make all layers hold the same tokens again. Returns how many."""
         if self.is_croppable:

@@ -53,6 +53,12 @@ class TokenBuffer:
             self._data = grown
         self._data[start:stop] = rows
 
+    def trim(self, num_tokens: int) -> None:
+        """Give back the blocks that `num_tokens` rows do not need. For a moment both copies exist."""
+        capacity = capacity_for(num_tokens)
+        if capacity < self._data.shape[0]:
+            self._data = self._data[:capacity].clone()
+
     def release(self) -> None:
         """Give the memory back; no row is left."""
         self._data = self._data.new_empty((0, *self._data.shape[1:]))
