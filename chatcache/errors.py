@@ -1,15 +1,15 @@
 """The errors people and programs see. Each message says what happened, what was kept and what to do.
 
-    ChatCacheError
-    ├── InvalidInputError         text or a setting that cannot be used
-    ├── NotFoundError             no such session or message for this owner
-    ├── SessionBusyError          a turn is running in this session
-    ├── StaleTipError             the session moved on since the caller looked
-    ├── ContextFullError          the prompt does not fit; nothing was committed
-    ├── ModelLoadError            the model cannot be loaded
-    ├── UnsupportedOptionError    an option this model, device or version does not offer
-    ├── DataDirLockedError        another chatcache has the data directory open
-    └── StorageError              the disk or the database failed
+ChatCacheError
+├── InvalidInputError         text or a setting that cannot be used
+├── NotFoundError             no such session or message for this owner
+├── SessionBusyError          a turn is running in this session
+├── StaleTipError             the session moved on since the caller looked
+├── ContextFullError          the prompt does not fit; nothing was committed
+├── ModelLoadError            the model cannot be loaded
+├── UnsupportedOptionError    an option this model, device or version does not offer
+├── DataDirLockedError        another chatcache has the data directory open
+└── StorageError              the disk or the database failed
 """
 
 from __future__ import annotations
