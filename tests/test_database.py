@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.dialects import postgresql
@@ -257,6 +258,25 @@ def test_a_migration_that_fails_changes_nothing_and_can_be_tried_again(tmp_path:
     next_version.write_text(later)
     with Database.open(tmp_path / "data") as database:
         assert titles(database) == ["from before"]
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date_with_its_chats(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / DATABASE_NAME}")
+    config = database_module.migration_config()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(
+            sa.text(
+                "INSERT INTO sessions (id, owner, title, pinned, created_at, updated_at, version)"
+                " VALUES ('s', 'me', 'old', 0, '2025-01-01 00:00:00', '2025-01-01 00:00:00', 1)"
+            )
+        )
+    engine.dispose()
+    with Database.open(tmp_path) as database:
+        assert titles(database) == ["old"]
+    assert revision(tmp_path / DATABASE_NAME) == revision_of_head()
+    assert revision(tmp_path / f"chats-before-{revision_of_head()}.db") == "0001"
 
 
 def test_a_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:

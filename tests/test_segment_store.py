@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from storage import segment_files
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
-from storage.errors import DataDirError, InvalidRecordError, SegmentDamagedError
+from storage.errors import DataDirError, InvalidRecordError, SegmentDamagedError, SegmentUnavailableError
 from storage.segment_chain import StoredPrefix
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
@@ -153,6 +153,8 @@ def test_a_branch_continues_from_inside_a_stored_segment(
     check_restores(store, namespace, old, 8)
     check_restores(store, namespace, new, 8)
     check_restores(store, namespace, [1, 2, 3, 4, 90, 91], 4)
+    # The branch begins as wanted where it stands, but the tokens of its parent before it do not.
+    check_restores(store, namespace, [1, 2, 3, 4, 70, 90, 91, 92], 4)
 
 
 def test_the_longest_of_many_branches_is_found(store: SegmentStore, database: Database, namespace: Namespace) -> None:
@@ -362,7 +364,7 @@ def test_a_segment_is_loaded_within_its_namespace_only(
 ) -> None:
     store.save(namespace, new_session(database), None, cut([1] * 4, 4))
     key = store.lookup(namespace, [1] * 4).parts[0].key
-    with pytest.raises(SegmentDamagedError):
+    with pytest.raises(SegmentUnavailableError, match="removed"):
         store.load(store.namespace(OTHER, {"model": "m"}, LAYOUT), key)
     check_restores(store, namespace, [1] * 4, 4)
 
@@ -378,8 +380,9 @@ def test_a_file_that_cannot_be_read_just_now_is_left_where_it_is(
 
     with monkeypatch.context() as patched:
         patched.setattr(SegmentFolder, "read", fail)
-        with pytest.raises(SegmentDamagedError, match="Too many open files"):
+        with pytest.raises(SegmentUnavailableError, match="Too many open files") as raised:
             store.load(namespace, key)
+        assert not isinstance(raised.value, SegmentDamagedError)
     check_restores(store, namespace, [1] * 4, 4)
 
 
