@@ -4,6 +4,8 @@ StoreError
 ├── RowNotFoundError      no such session or message for this owner
 ├── StaleVersionError     the row changed since the caller read it
 ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
+├── SegmentUnavailableError   a stored segment cannot be had just now
+│   └── SegmentDamagedError   it is not what was written
 ├── DatabaseError         the database failed (disk full, damaged file, …); the transaction was rolled back
 └── DataDirError          the data directory cannot be used
     └── DataDirLockedError    another process has it open
@@ -28,7 +30,11 @@ class InvalidRecordError(StoreError):
     """The record would break an invariant of the message tree."""
 
 
-class SegmentDamagedError(StoreError):
+class SegmentUnavailableError(StoreError):
+    """A stored segment was removed meanwhile, or the system refuses to read it just now."""
+
+
+class SegmentDamagedError(SegmentUnavailableError):
     """A stored segment is not what was written. It counts as missing from now on; its file was set aside."""
 
 

@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
     LargeBinary,
+    Row,
     Select,
     SQLColumnExpression,
     and_,
@@ -132,10 +133,31 @@ def find_segment_ids(db: DbSession, keys: Collection[str]) -> list[int]:
     ]
 
 
+def find_file(db: DbSession, namespace_id: int, key: str, kind: FileKind) -> IndexedFile | None:
+    """One indexed file of a namespace's segment."""
+    row = db.execute(_one_file(), {"namespace_id": namespace_id, "key": key, "kind": kind}).first()
+    return None if row is None else _indexed_file(row)
+
+
 def find_files(db: DbSession, *conditions: ColumnElement[bool]) -> list[IndexedFile]:
     """The indexed files that meet the conditions, by segment."""
+    statement = _files().where(*conditions).order_by(SegmentRow.id, SegmentFileRow.kind)
+    return [_indexed_file(row) for row in db.execute(statement)]
+
+
+@functools.cache
+def _one_file() -> Select[*tuple[Any, ...]]:
+    """The query of `find_file`. To build it takes longer than to run it, so it is built once."""
+    return _files().where(
+        SegmentRow.namespace_id == bindparam("namespace_id"),
+        SegmentRow.key == bindparam("key"),
+        SegmentFileRow.kind == bindparam("kind"),
+    )
+
+
+def _files() -> Select[*tuple[Any, ...]]:
     parent = aliased(SegmentRow)
-    statement = (
+    return (
         select(
             SegmentRow.id,
             SegmentFileRow.kind,
@@ -151,13 +173,13 @@ def find_files(db: DbSession, *conditions: ColumnElement[bool]) -> list[IndexedF
         .join(SegmentRow, SegmentRow.id == SegmentFileRow.segment_id)
         .join(NamespaceRow, NamespaceRow.id == SegmentRow.namespace_id)
         .outerjoin(parent, parent.id == SegmentRow.parent_id)
-        .where(*conditions)
-        .order_by(SegmentRow.id, SegmentFileRow.kind)
     )
-    return [
-        IndexedFile(row[0], FileKind(row[1]), *row[2:8], written=WrittenFile(row[8], row[9]))
-        for row in db.execute(statement)
-    ]
+
+
+def _indexed_file(row: Row[*tuple[Any, ...]]) -> IndexedFile:
+    segment_id, kind, owner, root, parent_key, key, start, token_ids, num_bytes, sha256 = row
+    written = WrittenFile(num_bytes, sha256)
+    return IndexedFile(segment_id, FileKind(kind), owner, root, parent_key, key, start, token_ids, written)
 
 
 def find_file_sizes(db: DbSession, segment_ids: Sequence[int]) -> list[tuple[str, FileKind, int]]:

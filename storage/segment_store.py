@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from storage.database import Database
-from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedError
+from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedError, SegmentUnavailableError
 from storage.eviction import unreachable
 from storage.models import pack_token_ids
 from storage.segment_chain import StoredPrefix, choose_prefix
@@ -29,6 +29,7 @@ from storage.segment_index import (
     ensure_namespace,
     ensure_salt,
     find_along,
+    find_file,
     find_file_sizes,
     find_files,
     find_segment_id,
@@ -140,22 +141,22 @@ class SegmentStore:
         """A segment's tensors, verified: size, SHA-256, key, ids, layout.
 
         Raises SegmentDamagedError where anything differs or the file is missing; the segment counts as not stored
-        from then on, and its file is set aside. What the system refuses to read just now is left where it is.
+        from then on, and its file is set aside. Raises SegmentUnavailableError where it was removed meanwhile, or the
+        system refuses to read it just now; then it is left where it is.
         """
-        wanted = (SegmentRow.namespace_id == namespace.id, SegmentRow.key == key, SegmentFileRow.kind == kind)
         with self._database.read() as db:
-            files = find_files(db, *wanted)
-        if not files:
-            raise SegmentDamagedError("The segment was removed meanwhile.")
+            file = find_file(db, namespace.id, key, kind)
+        if file is None:
+            raise SegmentUnavailableError("The segment was removed meanwhile.")
         layout = namespace.layout if kind is FileKind.KV else namespace.state_layout
         try:
-            return check_file(self._folder, files[0], layout)
+            return check_file(self._folder, file, layout)
         except OSError as error:
-            raise SegmentDamagedError(f"A stored segment cannot be read now: {error.strerror}.") from error
+            raise SegmentUnavailableError(f"A stored segment cannot be read now: {error.strerror}.") from error
         except SegmentDamagedError:
             self._folder.set_aside(self._folder.name(key, kind))
             with self._database.write() as db:
-                remove_file_row(db, files[0].segment_id, kind)
+                remove_file_row(db, file.segment_id, kind)
             raise
 
     # Writing
