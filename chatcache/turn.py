@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from chatcache.events import DoneEvent, Event, Reply, TextEvent
+from storage.records import Message
 
 
 class Turn:
@@ -42,10 +43,7 @@ class Turn:
         """The handle of a turn that ended earlier, or of a reply that needed no model: its text and its end."""
         message = reply.message
         turn = cls(turn_id=turn_id, session_id=message.session_id, reply_id=message.id, request_id=request_id)
-        if message.reasoning:
-            turn.emit(TextEvent(message.reasoning, is_reasoning=True))
-        if message.text:
-            turn.emit(TextEvent(message.text))
+        turn.emit_written(message)
         turn.emit(DoneEvent(reply))
         return turn
 
@@ -71,6 +69,13 @@ class Turn:
                 raise RuntimeError(f"Turn {self.id} has ended; it takes no {type(event).__name__}.")
             self._events.append(dataclasses.replace(event, index=len(self._events)))
             self._changed.notify_all()
+
+    def emit_written(self, message: Message) -> None:
+        """Say what a reply holds already, so that the log alone tells all of its text, a continued one's too."""
+        if message.reasoning:
+            self.emit(TextEvent(message.reasoning, is_reasoning=True))
+        if message.text:
+            self.emit(TextEvent(message.text))
 
     def events_since(self, start: int) -> list[Event]:
         """What has been said from index `start` on, without waiting."""

@@ -53,6 +53,7 @@ class TurnRunner:
         )
         job = _TurnJob(self, turn, begun, request)
         turn.emit(StatusEvent(Phase.QUEUED))
+        turn.emit_written(begun.reply)
         with self._lock:
             self._active[turn.session_id] = turn
         self._on_stored(begun.session)
