@@ -98,6 +98,8 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     _say(f"chatcache {version()}: loading {config.model} …")
     # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    # After each event Gradio would make statistics of all events before it; nobody looks at them.
+    os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
     from chatcache.chat import ChatService
     from chatcache.ui.app import launch
 
