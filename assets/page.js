@@ -7,6 +7,12 @@
     }
   }, true);
 
+  // What puts text into the box, or sends it, leaves the person at the box.
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("#send, #new-chat, [data-action='suggest'], [data-action='rollback']")) return;
+    document.querySelector("#message textarea")?.focus();
+  });
+
   const copyText = async (text) => {
     if (navigator.clipboard) return navigator.clipboard.writeText(text);
     const box = Object.assign(document.createElement("textarea"), { value: text });
@@ -39,12 +45,20 @@
     document.body.classList.add("cc-ready");
   };
 
+  // The box takes text once the tab knows which chat it shows.
+  const focusWhenReady = () => {
+    const box = document.querySelector("#message textarea");
+    if (!box || box.disabled) setTimeout(focusWhenReady, 50);
+    else if (document.activeElement === document.body) box.focus({ preventScroll: true });
+  };
+
   // New text is followed as long as the reader is at the end.
   const start = () => {
     const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
     if (!talk || !toggle) return setTimeout(start, 50);
     leaveRoomForTheChat(toggle);
+    focusWhenReady();
     let atEnd = true;
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;

@@ -1,17 +1,18 @@
-// The address follows the place, and tells when the tab has moved or its session has changed.
-let visit = 0, seen = "";
+// The tab begins where its address says. From then on the address follows the place, and the page is told when the
+// tab has moved or its session has changed.
+const travel = () => {
+  trigger("travelled", { session: new URLSearchParams(window.location.search).get("session") ?? "" });
+};
+let visit = 0;
+let seen = "";
 watch("value", () => {
   const here = props.value;
   const url = new URL(window.location.href);
   if (here.session) url.searchParams.set("session", here.session);
   else url.searchParams.delete("session");
-  if (url.href !== window.location.href) {
-    const isFirst = visit === 0;
-    window.history[isFirst ? "replaceState" : "pushState"](null, "", url);
-  }
+  if (url.href !== window.location.href) window.history.pushState(null, "", url);
   if (here.visit !== visit) {
     visit = here.visit;
-    trigger("left");
     trigger("arrived");
   }
   const now = `${here.session} ${here.version}`;
@@ -20,15 +21,20 @@ watch("value", () => {
     trigger("changed");
   }
 });
-window.addEventListener("popstate", () => {
-  trigger("travelled", { session: new URLSearchParams(window.location.search).get("session") ?? "" });
-});
-// Other tabs begin chats, and a follower may have failed: look again now and then, and when the tab is looked at.
+window.addEventListener("popstate", travel);
+travel();
+
+// Other tabs begin chats, and a follower may have failed: look again now and then, and when the tab is looked at. A tab
+// that nobody looks at gives its connection back after a while, for a browser has six for all its tabs together.
 const lookAgain = () => {
+  if (!visit || document.hidden) return;
   trigger("changed");
-  trigger("arrived");
+  trigger("resumed");
 };
+let leaving = 0;
 setInterval(lookAgain, 15000);
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) lookAgain();
+  clearTimeout(leaving);
+  if (document.hidden) leaving = setTimeout(() => trigger("left"), 30000);
+  else lookAgain();
 });

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 import gradio as gr
 
@@ -36,7 +36,7 @@ def said_if_refused(action: Action[P]) -> Action[P]:
     """An action whose errors become a sentence on the page, with everything else left as it was."""
 
     @functools.wraps(action)
-    def guarded(self: Actions, *args: P.args, **kwargs: P.kwargs) -> Updates:
+    def guarded(self: Actions, /, *args: P.args, **kwargs: P.kwargs) -> Updates:
         try:
             return action(self, *args, **kwargs)
         except ChatCacheError as error:
@@ -45,7 +45,7 @@ def said_if_refused(action: Action[P]) -> Action[P]:
             logger.exception("The action %s failed", action.__name__)
             return self.notify(texts.UNEXPECTED, is_error=True)
 
-    return guarded
+    return cast(Action[P], guarded)
 
 
 class Actions:
@@ -72,23 +72,19 @@ class Actions:
 
     # ------------------------------------------------------------ where the tab is
 
-    def arrive(self, request: gr.Request) -> Updates:
-        """A page was loaded: go to the session its address names."""
-        session_id = request.query_params.get("session") or None
-        return {self._page.place: Place().at(session_id).to_json(), self._page.ticket: _new_ticket()}
-
     @said_if_refused
     def go_to(self, sent: object, event: gr.EventData) -> Updates:
         session_id = _told(event, "session")
-        return self._go(Place.from_json(sent), session_id or None)
+        return self._go(Place.from_json(sent), session_id or None) | {self._page.ticket: _new_ticket()}
 
     @said_if_refused
     def new_chat(self, sent: object) -> Updates:
         return self._go(Place.from_json(sent), None)
 
     @said_if_refused
-    def list_chats(self, sent: object, query: str) -> Updates:
-        sessions = self._service.sessions(query=query.strip() or None, limit=NUM_CHATS_LISTED)
+    def list_chats(self, sent: object, query: str | None) -> Updates:
+        query = (query or "").strip()
+        sessions = self._service.sessions(query=query or None, limit=NUM_CHATS_LISTED)
         current = Place.from_json(sent).session_id
         return {self._page.chats: render_chat_list(sessions, current_id=current, query=query)}
 
@@ -197,16 +193,14 @@ class Actions:
 
     @said_if_refused
     def import_file(self, sent: object, path: str) -> Updates:
-        """Take over an exported chat; the uploaded copy is removed from Gradio's folder."""
+        """Take in an exported chat and go to it; the uploaded copy is removed from Gradio's folder."""
         file = Path(path)
         try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidInputError(texts.IMPORT_UNREADABLE) from error
+            report = self._service.import_(file.read_bytes())
         finally:
             file.unlink(missing_ok=True)
-        session = self._service.import_(text)
-        return self._go(Place.from_json(sent), session.id) | self.notify(texts.imported(session.title))
+        said = " ".join((texts.imported(report.session.title, report.outcome), *report.notes))
+        return self._go(Place.from_json(sent), report.session.id) | self.notify(said)
 
     # ------------------------------------------------------------------ private
 

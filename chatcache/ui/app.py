@@ -36,9 +36,9 @@ CONTENT_SECURITY_POLICY = "; ".join(
 
 def build_app(service: ChatService) -> gr.Blocks:
     """The page over this service. The same for every tab; what differs lives in the service and in the address."""
+    app: gr.Blocks
     with gr.Blocks(title=texts.APP_NAME, analytics_enabled=False, fill_height=True, delete_cache=(3600, 3600)) as app:
-        page = lay_out()
-        bind(app, service, page)
+        bind(service, lay_out())
     return app
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-
 from chatcache.reports import CacheReport, ModelInfo
 from chatcache.stats import TurnStats
 from chatcache.ui import figures, texts
@@ -76,10 +74,10 @@ def _sources(stats: TurnStats) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _reply_rows(stats: TurnStats | None) -> Sequence[tuple[str, str]]:
+def _reply_rows(stats: TurnStats | None) -> list[tuple[str, str]]:
     if stats is None:
         return []
-    rows = []
+    rows: list[tuple[str, str]] = []
     if stats.ttft_s is not None:
         rows.append(("First token after", figures.seconds(stats.ttft_s)))
     if stats.decode_tokens_per_s:
@@ -89,7 +87,7 @@ def _reply_rows(stats: TurnStats | None) -> Sequence[tuple[str, str]]:
     return rows
 
 
-def _cache_rows(model: ModelInfo, report: CacheReport | None, stats: TurnStats | None) -> Sequence[tuple[str, str]]:
+def _cache_rows(model: ModelInfo, report: CacheReport | None, stats: TurnStats | None) -> list[tuple[str, str]]:
     rows = [("Kind", report.kind if report is not None else stats.cache_kind if stats else model.cache_kind)]
     if report is not None:
         held = f"{figures.count(report.num_tokens, 'token')}, {figures.size(report.num_bytes)}"

@@ -19,7 +19,7 @@ def render_chat_list(sessions: Sequence[ChatSession], *, current_id: str | None,
     items = "".join(_render_entry(session, is_current=session.id == current_id) for session in sessions)
     note = ""
     if not sessions:
-        note = texts.no_match(query.strip()) if query.strip() else texts.NO_CHATS
+        note = texts.no_match(query) if query else texts.NO_CHATS
     elif len(sessions) >= NUM_CHATS_LISTED:
         note = texts.MORE_CHATS
     return f'<ul class="chats" aria-label="{texts.CHATS}">{items}</ul>' + (

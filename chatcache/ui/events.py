@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
 
-def bind(app: gr.Blocks, service: ChatService, page: Page) -> None:
+def bind(service: ChatService, page: Page) -> None:
     """Bind every event, inside the `gr.Blocks` that is open."""
     actions, follower = Actions(service, page), Follower(service, page)
     place, ticket, message = page.place, page.ticket, page.message
@@ -25,17 +25,16 @@ def bind(app: gr.Blocks, service: ChatService, page: Page) -> None:
     place.changed(actions.list_chats, [place, page.search], **listed)
     page.search.change(actions.list_chats, [place, page.search], **listed)
 
-    # One follower at a time in a tab: a move ends it, and the next begins once it has ended.
     followed = [getattr(page, name) for name in FOLLOWED]
-    following = place.arrived(follower.follow, place, followed, trigger_mode="always_last", **QUIET)
-    place.left(None, cancels=[following])
+    place.arrived(follower.follow, place, followed, trigger_mode="multiple", **QUIET)
+    place.resumed(follower.resume, place, followed, trigger_mode="multiple", **QUIET)
+    place.left(follower.leave, **QUIET)
 
     changed = [getattr(page, name) for name in CHANGED_BY_ACTIONS]
 
     def on(trigger: Any, handler: Callable[..., Any], *inputs: Any) -> None:
         trigger(handler, list(inputs), changed, **QUIET)
 
-    on(app.load, actions.arrive)
     on(page.chats.go, actions.go_to, place)
     on(place.travelled, actions.go_to, place)
     on(page.new_chat.click, actions.new_chat, place)
@@ -55,7 +54,9 @@ def bind(app: gr.Blocks, service: ChatService, page: Page) -> None:
 QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
 """For every event: no waiting for other tabs, no overlay over what it changes, no public endpoint."""
 
-FOLLOWED = ("place", "title", "session_tools", "pin", "transcript", "live", "send", "stop", "cache", "notice")
+FOLLOWED = (
+    "place", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
+)  # fmt: skip
 """What the follower writes."""
 
 CHANGED_BY_ACTIONS = ("place", "ticket", "message", "notice", "rename_row", "new_title", "exported")

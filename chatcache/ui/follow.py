@@ -7,7 +7,7 @@ each other, and a tab that goes away stops nothing.
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,42 +35,74 @@ CHANGE_TIMEOUT_S = 2.0
 
 NUM_WATCHERS = 64
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Updates = dict[Any, Any]
 
 
 class Follower:
-    """Makes the updates of one page's components for any number of tabs."""
+    """Makes the updates of one page's components for any number of tabs, each known by its Gradio session hash."""
 
     def __init__(self, service: ChatService, page: Page) -> None:
         self._service = service
         self._page = page
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
+        self._watches: dict[str, _Watch] = {}
 
-    async def follow(self, sent_place: object) -> AsyncIterator[Updates]:
-        """Paint the place, tail its running turn, wait for the next change, and so on. Ends where there is no chat."""
-        place = Place.from_json(sent_place)
-        while True:
+    async def resume(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
+        """Follow again if this tab's follower has ended; else nothing."""
+        if (request.session_hash or "") not in self._watches:
+            async for updates in self.follow(sent_place, request):
+                yield updates
+
+    async def leave(self, request: gr.Request) -> None:
+        """End this tab's follower: nobody looks, and a browser has only six connections for all its tabs."""
+        if (watch := self._watches.get(request.session_hash or "")) is not None:
+            watch.left.set()
+
+    async def follow(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
+        """Show what is at the place, for as long as the tab stays there.
+
+        The tab's follower before this one is ended first, so that nothing of where the tab was can be painted over
+        where it is.
+        """
+        tab = request.session_hash or ""
+        watch, before = _Watch(), self._watches.get(tab)
+        self._watches[tab] = watch
+        try:
+            if before is not None:
+                before.left.set()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(before.ended.wait(), 2 * CHANGE_TIMEOUT_S)
+            async for updates in self._look(Place.from_json(sent_place), watch):
+                yield updates
+                if watch.left.is_set():
+                    return
+        finally:
+            watch.ended.set()
+            if self._watches.get(tab) is watch:
+                del self._watches[tab]
+
+    async def _look(self, place: Place, watch: _Watch) -> AsyncIterator[Updates]:
+        """Paint, tail the running turn, wait for the next change, and so on. Ends where there is no chat."""
+        while not watch.left.is_set():
             try:
                 view = await self._run(load_view, self._service, place)
+                if view is None:
+                    yield self._paint_nothing(place)
+                    return
+                yield self._paint(place, view)
+                if view.turn is not None:
+                    async for reply in tail(view.turn, watch):
+                        yield {self._page.live: reply.to_json()}
+                else:
+                    yield {self._page.cache: await self._run(self._render_cache, view)}
+                    await self._wait_for_change(view, watch)
             except NotFoundError:
                 yield self._paint_nothing(place.at(None), Notice(texts.UNKNOWN_SESSION, is_error=True))
                 return
             except ChatCacheError as error:
                 yield {self._page.notice: render_notice(Notice(str(error), is_error=True))}
-                await asyncio.sleep(CHANGE_TIMEOUT_S)
-                continue
-            if view is None:
-                yield self._paint_nothing(place)
-                return
-            yield self._paint(place, view)
-            if view.turn is not None:
-                async for reply in tail(view.turn):
-                    yield {self._page.live: reply.to_json()}
-            else:
-                yield {self._page.cache: await self._run(self._render_cache, view)}
-                await self._wait_for_change(view)
+                await watch.pause(CHANGE_TIMEOUT_S)
 
     def _paint(self, place: Place, view: View) -> Updates:
         page, session, is_busy = self._page, view.session, view.turn is not None
@@ -83,6 +115,7 @@ class Follower:
             page.pin: gr.update(value=texts.UNPIN if session.pinned else texts.PIN),
             page.transcript: render_welcome() if is_empty else transcript,
             page.live: LiveReply().to_json() if is_busy else None,
+            page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
             page.stop: gr.update(visible=is_busy),
         }
@@ -98,6 +131,7 @@ class Follower:
             page.session_tools: gr.update(visible=False),
             page.transcript: render_welcome(),
             page.live: None,
+            page.message: gr.update(interactive=True),
             page.send: gr.update(visible=True),
             page.stop: gr.update(visible=False),
             page.cache: render_cache_panel(self._service.model_info, None, None, is_first=True),
@@ -110,19 +144,43 @@ class Follower:
         report = self._service.cache_report(view.session.id)
         return render_cache_panel(self._service.model_info, report, view.tip_stats, is_first=view.num_turns <= 1)
 
-    async def _wait_for_change(self, view: View) -> None:
+    async def _wait_for_change(self, view: View, watch: _Watch) -> None:
         session, version = view.session, view.session.version
-        while await self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S) <= version:
-            pass
+        left = asyncio.ensure_future(watch.left.wait())
+        try:
+            while not left.done():
+                change = self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S)
+                waited: set[asyncio.Future[Any]] = {left, change}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if change.done() and change.result() > version:
+                    return
+        finally:
+            left.cancel()
 
-    async def _run(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
+    def _run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
 
 
-async def tail(turn: Turn, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
-    """The reply as it grows, at most once per interval, until the turn has ended. Reads the log from its beginning."""
+class _Watch:
+    """One follower's life: `left` tells it to end, `ended` that it has."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def pause(self, duration_s: float) -> None:
+        """Wait, but not longer than the tab stays."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.left.wait(), duration_s)
+
+
+async def tail(turn: Turn, watch: _Watch, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
+    """The reply as it grows, at most once per interval, until the turn has ended or the tab is left.
+
+    Reads the turn's log from its beginning, so whoever comes late sees what there is so far at once.
+    """
     reply, start = LiveReply(), 0
-    while True:
+    while not watch.left.is_set():
         events = turn.events_since(start)
         start += len(events)
         for event in events:
@@ -137,4 +195,4 @@ async def tail(turn: Turn, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterat
                     return
         if events:
             yield reply
-        await asyncio.sleep(interval_s)
+        await watch.pause(interval_s)

@@ -20,7 +20,7 @@ class Page:
     """The components that events read or write."""
 
     place: gr.HTML
-    ticket: gr.State
+    ticket: gr.HTML
     new_chat: gr.Button
     search: gr.Textbox
     chats: gr.HTML
@@ -48,7 +48,7 @@ class Page:
 def lay_out() -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
     place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
-    ticket = gr.State("")
+    ticket = gr.HTML("", html_template="", js_on_load=None, elem_id="ticket")
     with gr.Sidebar(width=280, elem_id="sidebar"):
         gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
         new_chat = gr.Button(texts.NEW_CHAT, variant="primary", elem_id="new-chat")
@@ -88,7 +88,7 @@ def lay_out() -> Page:
                     container=False,
                     lines=1,
                     max_lines=10,
-                    autofocus=True,
+                    interactive=False,
                     elem_id="message",
                 )
                 send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")

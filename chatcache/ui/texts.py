@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
+from storage.transfer import ImportOutcome
 
 APP_NAME = "chatcache"
 SKIP_TO_MESSAGE = "Skip to the message box"
@@ -68,7 +69,6 @@ EMPTY_MESSAGE = "There is nothing to send yet. Write a message first."
 IN_THE_BIN = "This chat is in the bin. Undo brings it back."
 NOTHING_TO_STOP = "The reply had already ended."
 UNEXPECTED = "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
-IMPORT_UNREADABLE = "The file cannot be read as text. Choose a JSON file that chatcache exported."
 
 PROMPT_SUGGESTIONS = (
     "Explain what a key/value cache is, in three sentences.",
@@ -93,8 +93,15 @@ def rolled_back() -> str:
     return "Went back one turn. Its text is in the box; nothing was thrown away."
 
 
-def imported(title: str) -> str:
-    return f"“{title or UNTITLED}” was imported."
+def imported(title: str, outcome: ImportOutcome) -> str:
+    name = f"“{title or UNTITLED}”"
+    match outcome:
+        case ImportOutcome.ADDED:
+            return f"{name} was imported."
+        case ImportOutcome.REPLACED:
+            return f"{name} was imported; the chat that was here before is in the bin."
+        case ImportOutcome.SKIPPED:
+            return f"{name} is here already; nothing was changed."
 
 
 def status(event: StatusEvent) -> str:
