@@ -1,49 +1,44 @@
 """`Persistence`: live caches ↔ segments on disk: saved in the background, restored where a session lacks them.
 
-It knows which of a session's tokens are stored and what decides whether a stored segment fits this model. It does not
-know sessions' texts, turns or what a file looks like (`storage`). A problem here is never a problem of the chat: it
-costs computing, and is told by `problem`.
+It knows what is stored, what is on its way, and what decides whether a stored segment fits this model. It does not know
+sessions' texts, turns or what a file looks like (`storage`). A problem here is never a problem of the chat: it costs
+computing, and is told by `problem`.
+
+What is stored is asked of the store each time and noted nowhere: so a save that failed, was refused or was undone by an
+eviction needs no undoing here; the next one finds what is missing.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 
-from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import SessionCache, TokenRange, common_length
 from chatcache.loader import LoadedModel
-from storage.errors import SegmentDamagedError, StoreError
-from storage.segment_chain import StoredPrefix
-from storage.segment_format import StoredTensor, TensorLayout
-from storage.segment_store import Namespace, NewSegment, ParentSegment, SegmentStore
+from chatcache.restore import Piece, Restore
+from chatcache.segment_codec import SegmentCodec, on_cpu
+from storage.errors import StoreError
+from storage.segment_chain import SegmentPart, StoredPrefix
+from storage.segment_store import Namespace, ParentSegment, SegmentStore
 
 logger = logging.getLogger(__name__)
 
-MAX_SEGMENT_TOKENS = 256
-MAX_SEGMENT_BYTES = 8 * 2**20
-MAX_PENDING_BYTES = 512 * 2**20
-"""Copies that wait to be written. A save that would go beyond is left to the next turn."""
+MAX_PENDING_BYTES = 256 * 2**20
+"""Copies that wait to be written. What would go beyond is left to the next save."""
+MAX_PROBLEMS = 1000
 
-_DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
+CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
+LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +47,59 @@ class _Key:
     session_id: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    """A save on its way: `ids` from the prompt's first token on, the copies of those that were not stored."""
+
+    key: _Key
+    ids: tuple[int, ...]
+    tokens: TokenRange
+    cuts: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Problem:
+    """What went wrong with a session's last save and its last restore."""
+
+    save: str | None = None
+    restore: str | None = None
+
+
 class Persistence:
-    """Joins `SessionCache` and `SegmentStore`. `extend` and `save` belong to the model thread, the rest to any."""
+    """Joins `SessionCache` and `SegmentStore`. What takes a cache belongs to the model thread, the rest to any."""
 
     def __init__(
         self, store: SegmentStore, loaded: LoadedModel, kind: str, make_cache: Callable[[], SessionCache]
     ) -> None:
         """Caches of `kind` are stored. Forwards one token, to learn what a token takes: on the model thread."""
         self._store = store
-        self._device = loaded.model.device
         self._fingerprint = fingerprint(loaded, kind)
         self._kind = kind
-        one_token = _probe(loaded, make_cache())
-        self._num_layers = len(one_token.layers) if one_token else 0
-        self._layout = tuple(
-            TensorLayout(name, _DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), token_axis=0)
-            for name, tensor in (_named(one_token) if one_token else ())
-        )
+        self._codec: SegmentCodec | None = None
+        try:
+            self._codec = SegmentCodec.learn(loaded, make_cache)
+        except Exception:
+            logger.exception("Caches of this model cannot be stored")
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chatcache-writer")
+        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
+        self._pending: list[_Pending] = []
         self._pending_bytes = 0
-        self._stored_ids: dict[_Key, Sequence[int]] = {}
-        """What is stored, or on its way, of each session's present cache."""
-        self._problems: dict[_Key, str] = {}
+        self._holds: Counter[_Key] = Counter()
+        self._problems: OrderedDict[_Key, _Problem] = OrderedDict()
         self._num_wanted_tokens = self._num_restored_tokens = 0
         self._namespaces: dict[str, Namespace] = {}  # by owner
 
     @property
     def is_possible(self) -> bool:
         """Whether caches of this model and kind can be stored token by token."""
-        return bool(self._layout)
+        return self._codec is not None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Copies in memory that wait to be written."""
+        with self._lock:
+            return self._pending_bytes
 
     @property
     def hit_rate(self) -> float | None:
@@ -90,148 +108,214 @@ class Persistence:
             return self._num_restored_tokens / self._num_wanted_tokens if self._num_wanted_tokens else None
 
     def problem(self, owner: str, session_id: str) -> str | None:
-        """Why the session's cache is not stored to its end, as a sentence; None where it is, or will be."""
+        """Why the session's cache is not stored to its end, or could not be used, as a sentence; None if it is fine."""
+        if self._codec is None:
+            return None if self._kind == "none" else CANNOT_BE_STORED
         with self._lock:
-            return self._problems.get(_Key(owner, session_id))
+            problem = self._problems.get(_Key(owner, session_id), _Problem())
+            return problem.save or problem.restore
 
-    @torch.inference_mode()
+    # ----------------------------------------------------------- model thread
+
+    def hold(self, owner: str, session_id: str) -> None:
+        """A turn is running: what the session has stored stays, however full the disk is, until `let_go`."""
+        with self._lock:
+            self._holds[_Key(owner, session_id)] += 1
+        self._store.protect(session_id)
+
+    def let_go(self, owner: str, session_id: str) -> None:
+        """The turn is over. Takes effect after what it saved is written."""
+        self._writer.submit(self._let_go, _Key(owner, session_id))
+
+    def restore(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> Restore:
+        """Begin to append to `cache`, which holds a beginning of `wanted_ids`, what is stored of the rest, or is on its
+        way there. Reading begins at once."""
+        pieces: list[Piece] = []
+        problem = None
+        if self._codec is not None and cache.kind == self._kind:
+            try:
+                pieces = list(self._pieces(self._codec, owner, cache.num_tokens, tuple(wanted_ids)))
+            except StoreError as error:
+                logger.exception("What is stored of a cache could not be looked up")
+                problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
+        with self._lock:
+            self._num_wanted_tokens += len(wanted_ids) - cache.num_tokens
+        return Restore(cache, pieces, self._readers, partial(self._restored, _Key(owner, session_id)), problem)
+
     def extend(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
-        """Append to `cache`, which holds a beginning of `wanted_ids`, what is stored of the rest; how many tokens.
+        """`restore` in one go; how many tokens were appended."""
+        restore = self.restore(owner, session_id, cache, wanted_ids)
+        while not restore.step():
+            pass
+        return restore.num_tokens
 
-        Every segment is read and verified before it is appended. At a damaged one it ends: the longest valid prefix
-        stays. The cache never holds less than before.
-        """
-        key = _Key(owner, session_id)
-        num_before = cache.num_tokens
-        if not self._can_be_stored(cache):
-            return 0
-        try:
-            namespace = self._namespace(owner)
-            prefix = self._store.lookup(namespace, wanted_ids)
-            for part in prefix.parts:
-                begin, end = cache.num_tokens, part.start + part.num_tokens
-                if end > begin:
-                    tensors = self._store.load(namespace, part.key)
-                    cache.import_(self._token_range(tensors, part.start, begin, wanted_ids[begin:end]))
-        except SegmentDamagedError as error:
-            self._note_problem(key, f"Saved cache data was damaged and set aside; it is computed again. ({error})")
-        except (StoreError, CacheStateError, RuntimeError) as error:
-            logger.exception("A cache could not be restored; its tokens are computed again")
-            self._note_problem(key, f"The saved cache could not be read: {error}")
-            cache.repair()
-        with self._lock:
-            self._stored_ids[key] = tuple(wanted_ids[: cache.num_tokens])
-            self._num_wanted_tokens += len(wanted_ids) - num_before
-            self._num_restored_tokens += cache.num_tokens - num_before
-        return cache.num_tokens - num_before
-
-    def save(self, owner: str, session_id: str, cache: SessionCache, cuts: Sequence[int] = ()) -> None:
+    def save(self, owner: str, session_id: str, cache: SessionCache, cuts: Sequence[int] = ()) -> bool:
         """Have the tokens of `cache` that are not stored yet written in the background; segments end at `cuts`.
 
-        The copies are made here, so the cache may change at once.
+        The copies are made here, so the cache may change at once. False where not all of it is on its way: then
+        `problem` says why, and the next save tries again.
         """
         key = _Key(owner, session_id)
-        if not self._can_be_stored(cache):
-            return
+        if self._codec is None or cache.kind != self._kind or not cache.num_tokens:
+            return False
         ids = tuple(cache.token_ids)
-        with self._lock:
-            num_stored = common_length(self._stored_ids.get(key, ()), ids)
-            estimate = cache.num_bytes * (len(ids) - num_stored) // max(1, len(ids))
-            if self._pending_bytes + estimate > MAX_PENDING_BYTES and self._pending_bytes:
-                self._problems[key] = "The disk is slower than the chat; this cache is saved at the next turn."
-                return
-            if num_stored == len(ids):
-                return
-        tokens = _on_cpu(cache.export(num_stored, len(ids)))
-        with self._lock:
-            self._stored_ids[key] = ids
-            self._pending_bytes += tokens.num_bytes
-        self._writer.submit(self._write, key, ids, tokens, tuple(cuts))
+        try:
+            start = self._num_saved(owner, ids)
+            stop = min(len(ids), start + self._room_bytes() // self._codec.bytes_per_token)
+            tokens = on_cpu(cache.export(start, stop))
+        except Exception as error:  # the database, or no memory for the copy
+            logger.exception("A cache could not be copied for saving")
+            self._note(key, save=_not_saved(error))
+            return False
+        if stop < len(ids):
+            self._note(key, save=LATER)
+        if start < stop or stop == len(ids):
+            item = _Pending(key, ids[:stop], tokens, tuple(cuts))
+            with self._lock:
+                self._pending.append(item)
+                self._pending_bytes += tokens.num_bytes
+            self._writer.submit(self._write, item)
+        return stop == len(ids)
+
+    # -------------------------------------------------------------- any thread
+
+    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int]) -> int:
+        """How many leading tokens of `token_ids` are stored or on their way there."""
+        if self._codec is None:
+            return 0
+        try:
+            return self._num_saved(owner, tuple(token_ids))
+        except StoreError as error:
+            self._note(_Key(owner, session_id), save=_not_saved(error))
+            return 0
 
     def release(self, owner: str, session_id: str) -> None:
-        """Forget the session's hold on its segments and free what nobody else holds. Waits for a running write."""
+        """Free what is stored for the session and nobody else holds, and withdraw what is on its way."""
         key = _Key(owner, session_id)
-
-        def release() -> None:
-            with self._lock:
-                self._stored_ids.pop(key, None)
-                self._problems.pop(key, None)
-            self._store.release(owner, session_id)
-
-        self._writer.submit(release).result()
+        with self._lock:
+            for item in [item for item in self._pending if item.key == key]:
+                self._settle(item)
+            self._problems.pop(key, None)
+        self._writer.submit(self._store.release, owner, session_id).result()
 
     def flush(self) -> None:
         """Wait until everything handed to `save` so far is written."""
         self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Write what is pending, end the writer. Nothing may be saved afterwards."""
+        """Write what is pending, end the threads. Nothing may be saved or restored afterwards."""
         self._writer.shutdown(wait=True)
+        self._readers.shutdown(wait=True, cancel_futures=True)
 
     # ------------------------------------------------------------ writer thread
 
-    def _write(self, key: _Key, ids: tuple[int, ...], tokens: TokenRange, cuts: tuple[int, ...]) -> None:
-        try:
-            num_stored, problem = self._store_tokens(key, ids, tokens, cuts)
-        except StoreError as error:
-            logger.exception("A cache could not be saved; the next turn tries again")
-            num_stored, problem = 0, f"This chat's cache could not be saved: {error}"
+    def _write(self, item: _Pending) -> None:
         with self._lock:
-            self._pending_bytes -= tokens.num_bytes
-            if num_stored < len(ids):
-                self._stored_ids[key] = ids[:num_stored]
-            if problem is None:
-                self._problems.pop(key, None)
-            else:
-                self._problems[key] = problem
+            if not self._is_pending(item):
+                return
+        try:
+            problem = self._store_tokens(item)
+        except Exception as error:
+            logger.exception("A cache could not be saved; the next turn tries again")
+            problem = _not_saved(error)
+        with self._lock:
+            was_withdrawn = not self._is_pending(item)
+            self._settle(item)
+        if not was_withdrawn:
+            self._note(item.key, save=problem)
 
-    def _store_tokens(
-        self, key: _Key, ids: tuple[int, ...], tokens: TokenRange, cuts: tuple[int, ...]
-    ) -> tuple[int, str | None]:
-        """How many leading tokens of `ids` are stored now, and why not all, if not."""
-        namespace = self._namespace(key.owner)
-        prefix = self._store.lookup(namespace, ids)
-        if prefix.num_tokens < tokens.start:
-            # Evicted meanwhile: what was handed over does not follow what is left. The next save hands over more.
-            return prefix.num_tokens, None
-        bounds = segment_bounds(prefix.num_tokens, len(ids), cuts, _max_tokens(tokens))
-        segments = (_new_segment(tokens, ids, start, stop) for start, stop in bounds)
-        report = self._store.save(namespace, key.session_id, _parent(prefix), segments)
-        return report.num_tokens, report.refused
+    def _store_tokens(self, item: _Pending) -> str | None:
+        """Why not all of `item` is stored now; None if it is."""
+        assert self._codec is not None
+        namespace = self._namespace(item.key.owner)
+        prefix = self._store.lookup(namespace, item.ids)
+        if prefix.num_tokens < item.tokens.start:
+            return "What this cache continues is no longer on disk; all of it is saved at the next turn."
+        segments = self._codec.segments(item.tokens, prefix.num_tokens, item.cuts)
+        return self._store.save(namespace, item.key.session_id, _parent(prefix), segments).refused
+
+    def _let_go(self, key: _Key) -> None:
+        with self._lock:
+            self._holds[key] -= 1
+            if self._holds[key] <= 0:
+                del self._holds[key]
+                self._store.unprotect(key.session_id)
 
     # ---------------------------------------------------------------- private
 
-    def _note_problem(self, key: _Key, sentence: str) -> None:
+    def _restored(self, key: _Key, restore: Restore) -> None:
         with self._lock:
-            self._problems[key] = sentence
+            self._num_restored_tokens += restore.num_tokens
+        self._note(key, restore=restore.problem)
 
-    def _can_be_stored(self, cache: SessionCache) -> bool:
-        return self.is_possible and cache.kind == self._kind
+    def _num_saved(self, owner: str, ids: tuple[int, ...]) -> int:
+        pending = self._on_the_way(owner)  # first: what leaves it meanwhile is stored
+        num_tokens = self._store.lookup(self._namespace(owner), ids).num_tokens
+        for item in pending:
+            num_tokens = _reach(item, ids, num_tokens)
+        return num_tokens
+
+    def _pieces(self, codec: SegmentCodec, owner: str, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
+        pending = self._on_the_way(owner)  # first: what leaves it meanwhile is stored
+        namespace = self._namespace(owner)
+        for part in self._store.lookup(namespace, wanted_ids).parts:
+            end = part.start + part.num_tokens
+            if end > reached:
+                read = partial(self._read, codec, namespace, part, reached, wanted_ids[reached:end])
+                yield Piece(reached, end, read)
+                reached = end
+        for item in pending:
+            end = _reach(item, wanted_ids, reached)
+            if end > reached:
+                yield Piece(reached, end, partial(codec.part, item.tokens, reached, end))
+                reached = end
+
+    def _read(
+        self, codec: SegmentCodec, namespace: Namespace, part: SegmentPart, begin: int, ids: tuple[int, ...]
+    ) -> TokenRange:
+        return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids)
+
+    def _on_the_way(self, owner: str) -> list[_Pending]:
+        with self._lock:
+            return [item for item in self._pending if item.key.owner == owner]
+
+    def _room_bytes(self) -> int:
+        with self._lock:
+            return max(0, MAX_PENDING_BYTES - self._pending_bytes)
+
+    def _is_pending(self, item: _Pending) -> bool:
+        return any(each is item for each in self._pending)
+
+    def _settle(self, item: _Pending) -> None:
+        if self._is_pending(item):
+            self._pending.remove(item)
+            self._pending_bytes -= item.tokens.num_bytes
+
+    def _note(self, key: _Key, **sentences: str | None) -> None:
+        with self._lock:
+            problem = self._problems.pop(key, None) or _Problem()
+            for what, sentence in sentences.items():
+                setattr(problem, what, sentence)
+            if problem != _Problem():
+                self._problems[key] = problem
+            while len(self._problems) > MAX_PROBLEMS:
+                self._problems.popitem(last=False)
 
     def _namespace(self, owner: str) -> Namespace:
+        assert self._codec is not None
         with self._lock:
             known = self._namespaces.get(owner)
         if known is None:
-            known = self._store.namespace(owner, self._fingerprint, self._layout)
+            known = self._store.namespace(owner, self._fingerprint, self._codec.layout)
             with self._lock:
                 self._namespaces[owner] = known
         return known
-
-    def _token_range(
-        self, tensors: Mapping[str, StoredTensor], start: int, begin: int, ids: Sequence[int]
-    ) -> TokenRange:
-        """The tokens `ids`, which stand at `begin`, of a segment that starts at `start`."""
-        layers: list[dict[str, torch.Tensor]] = [{} for _ in range(self._num_layers)]
-        for name, stored in tensors.items():
-            rows = _tensor(stored)[begin - start : begin - start + len(ids)]
-            index, _, own_name = name.partition(".")
-            layers[int(index)][own_name] = rows.to(self._device)
-        return TokenRange(begin, tuple(ids), tuple(layers))
 
 
 def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
     """What decides whether a stored segment fits: any difference makes another namespace, never an error."""
     config = loaded.model.config
+    rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None)
     return {
         "model": loaded.digest,
         "weights": "full",
@@ -239,38 +323,17 @@ def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
         "cache": kind,
         "architecture": type(loaded.model).__name__,
         "attention": config._attn_implementation,
-        "rope": getattr(config, "rope_parameters", None),
+        "rope": json.dumps(rope, sort_keys=True, default=str),
         "torch": _minor(torch.__version__),
         "transformers": _minor(transformers.__version__),
     }
 
 
-def segment_bounds(start: int, stop: int, cuts: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
-    """Tokens `[start, stop)` as runs of at most `max_tokens` that end at every cut between them."""
-    ends = sorted({cut for cut in cuts if start < cut < stop} | {stop})
-    bounds: list[tuple[int, int]] = []
-    for end in ends:
-        while start < end:
-            bounds.append((start, min(start + max_tokens, end)))
-            start = bounds[-1][1]
-    return bounds
-
-
-@torch.inference_mode()
-def _probe(loaded: LoadedModel, cache: SessionCache) -> TokenRange | None:
-    """What one token takes in every layer, learnt from a forward of a single token; None where layers hold more."""
-    if cache.cache is None or not cache.is_croppable:
-        return None
-    token = torch.zeros((1, 1), dtype=torch.long, device=loaded.model.device)
-    loaded.model(input_ids=token, cache=cache.cache, use_cache=True)
-    cache.advance([0])
-    return cache.export(0, 1)
-
-
-def _max_tokens(tokens: TokenRange) -> int:
-    """How many tokens a segment may hold."""
-    bytes_per_token = max(1, tokens.num_bytes // max(1, len(tokens.token_ids)))
-    return max(1, min(MAX_SEGMENT_TOKENS, MAX_SEGMENT_BYTES // bytes_per_token))
+def _reach(item: _Pending, ids: tuple[int, ...], reached: int) -> int:
+    """How far `item` leads along `ids`, where tokens up to `reached` are there already."""
+    if not item.tokens.start <= reached < len(item.ids):
+        return reached
+    return max(reached, common_length(item.ids, ids))
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:
@@ -280,31 +343,8 @@ def _parent(prefix: StoredPrefix) -> ParentSegment | None:
     return ParentSegment(last.key, last.start, last.start + last.num_tokens)
 
 
-def _new_segment(tokens: TokenRange, ids: Sequence[int], start: int, stop: int) -> NewSegment:
-    first, last = start - tokens.start, stop - tokens.start
-    buffers = {name: _bytes(tensor[first:last]) for name, tensor in _named(tokens)}
-    return NewSegment(start, ids[start:stop], buffers)
-
-
-def _named(tokens: TokenRange) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor under a name of its own: the layer's number, a dot, its name in the layer."""
-    for index, layer in enumerate(tokens.layers):
-        for name, tensor in layer.items():
-            yield f"{index}.{name}", tensor
-
-
-def _on_cpu(tokens: TokenRange) -> TokenRange:
-    layers = tuple({name: tensor.cpu() for name, tensor in layer.items()} for layer in tokens.layers)
-    return TokenRange(tokens.start, tokens.token_ids, layers)
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _tensor(stored: StoredTensor) -> torch.Tensor:
-    dtype = next(dtype for dtype, name in _DTYPE_NAMES.items() if name == stored.dtype)
-    return torch.frombuffer(stored.data, dtype=dtype).reshape(stored.shape)
+def _not_saved(error: Exception) -> str:
+    return f"This chat's cache could not be saved; the next turn tries again. ({error or type(error).__name__})"
 
 
 def _minor(version: str) -> str:

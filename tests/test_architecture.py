@@ -16,6 +16,7 @@ LAYERS = (
     ("chatcache.turn", "chatcache.reports", "chatcache.text_input", "chatcache.scheduler", "chatcache.engine"),
     ("chatcache.session_pool", "chatcache.sampler", "chatcache.prefill_chunks"),
     ("chatcache.persistence",),
+    ("chatcache.restore", "chatcache.segment_codec"),
     ("chatcache.memory",),
     ("chatcache.cache",),
     ("chatcache.loader",),

@@ -13,7 +13,7 @@ from services import GREEDY, counted_forwards, open_service
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
-from chatcache.persistence import segment_bounds
+from chatcache.segment_codec import segment_bounds
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from storage.segment_files import SegmentFolder
 

@@ -73,6 +73,12 @@ class TokenLayer(CacheLayerMixin):
                 buffer.release()
         self._refresh()
 
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for `num_tokens` tokens at once; before the first update there is nothing to make it in."""
+        for buffer in self.buffers().values():
+            buffer.reserve(self._num_tokens, num_tokens)
+        self._refresh()
+
     def trim(self, num_tokens: int) -> None:
         """Give back the spare room that `num_tokens` tokens, or the ones held, do not need."""
         for buffer in self.buffers().values():

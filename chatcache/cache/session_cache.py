@@ -131,6 +131,13 @@ class SessionCache:
         del self._token_ids[num_tokens:]
 
     @torch.inference_mode()
+    def reserve(self, num_tokens: int) -> None:
+        """Make room for `num_tokens` tokens in every layer that holds any, so that appending up to there moves none."""
+        for layer in self._layers():
+            if isinstance(layer, TokenLayer):
+                layer.reserve(num_tokens)
+
+    @torch.inference_mode()
     def trim(self, num_tokens: int = 0) -> None:
         """Give back the spare room that `num_tokens` tokens, or the ones held, do not need; one layer at a time."""
         for layer in self._layers():

@@ -47,11 +47,15 @@ class TokenBuffer:
     def write(self, start: int, rows: Tensor) -> None:
         """Put `rows` at `[start, start + len(rows))`. Rows before `start` are kept, rows behind are not."""
         stop = start + rows.shape[0]
-        if stop > self._data.shape[0]:
-            grown = self._data.new_empty((capacity_for(stop), *self._data.shape[1:]))
-            grown[:start] = self._data[:start]
-            self._data = grown
+        self.reserve(start, stop)
         self._data[start:stop] = rows
+
+    def reserve(self, num_kept: int, num_tokens: int) -> None:
+        """Make room for `num_tokens` rows, so that writing up to there moves nothing; the first `num_kept` are kept."""
+        if num_tokens > self._data.shape[0]:
+            grown = self._data.new_empty((capacity_for(num_tokens), *self._data.shape[1:]))
+            grown[:num_kept] = self._data[:num_kept]
+            self._data = grown
 
     def trim(self, num_tokens: int) -> None:
         """Give back the blocks that `num_tokens` rows do not need. For a moment both copies exist."""
