@@ -1,8 +1,8 @@
-"""Every architecture × every cache kind × the path a chat takes, against plain fresh caches of the library."""
+"""Every architecture × every cache kind × the path a chat takes, against plain fresh caches with the same schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,77 +10,166 @@ from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, 
 from torch import Tensor
 from transformers import DynamicCache
 
-from chatcache.cache.kinds import make_session_cache
+from chatcache.cache.kinds import convert_session_cache, make_session_cache
+from chatcache.cache.session_cache import SessionCache
 
-LOSSLESS = ("dynamic",)
+QUANTIZED = ("quantized-int8", "quantized-int4", "quantized-fp8")
 
 
-def plain_logits(name: str, chunks: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The logits of each chunk, fed to a fresh cache of the library."""
+@dataclass(frozen=True)
+class Chunk:
+    """Token ids fed in one forward; `is_settled` once a turn began, or its prompt ended, behind them."""
+
+    token_ids: tuple[int, ...]
+    is_settled: bool
+
+
+def library_logits(name: str, chunks: list[Chunk]) -> Tensor:
+    """The logits of the last chunk, all of them fed to a fresh cache of the library."""
     model = tiny_model(name)
     reference = DynamicCache(config=model.config)
     with torch.inference_mode():
-        return [model(torch.tensor([list(chunk)]), cache=reference).logits for chunk in chunks]
+        for chunk in chunks:
+            logits = model(torch.tensor([chunk.token_ids]), cache=reference).logits
+    return logits
 
 
-class Path:
+def fresh_logits(name: str, kind: str, chunks: list[Chunk]) -> Tensor:
+    """The logits of the last chunk, all of them fed to a fresh cache of ours."""
+    held = make_session_cache(tiny_model(name), kind)
+    for chunk in chunks:
+        logits = feed(name, held, chunk)
+    return logits
+
+
+def feed(name: str, held: SessionCache, chunk: Chunk) -> Tensor:
+    with torch.inference_mode():
+        logits = tiny_model(name)(torch.tensor([chunk.token_ids]), cache=held.cache).logits
+    held.advance(chunk.token_ids)
+    if chunk.is_settled:
+        held.settle()
+    return logits
+
+
+class Chat:
     """A cache of ours beside the chunks that a fresh cache would have to be fed to be where ours is."""
 
     def __init__(self, name: str, kind: str) -> None:
-        self.name, self.model = name, tiny_model(name)
-        self.held = make_session_cache(self.model, kind)
-        self.chunks: list[list[int]] = []
+        self.name, self.kind = name, kind
+        self.held = make_session_cache(tiny_model(name), kind)
+        self.chunks: list[Chunk] = []
 
-    def feed(self, token_ids: list[int]) -> None:
-        with torch.inference_mode():
-            logits = self.model(torch.tensor([token_ids]), cache=self.held.cache).logits
-        self.held.advance(token_ids)
-        self.chunks.append(token_ids)
-        assert torch.equal(logits, plain_logits(self.name, self.chunks)[-1])
-        self.check()
+    def prompt(self, num_tokens: int, seed: int) -> None:
+        self._feed(Chunk(tuple(random_ids(num_tokens, seed)), is_settled=True))
 
-    def crop(self, num_chunks: int) -> None:
-        """Drop the last chunks, as a roll back does."""
+    def reply(self, num_tokens: int, seed: int) -> None:
+        for token in random_ids(num_tokens, seed):
+            self._feed(Chunk((token,), is_settled=False))
+
+    def roll_back(self, num_chunks: int) -> None:
+        """Drop the last chunks; a new turn begins there."""
         del self.chunks[len(self.chunks) - num_chunks :]
-        self.held.crop_to(sum(map(len, self.chunks)))
-        self.check()
+        self.held.crop_to(sum(len(chunk.token_ids) for chunk in self.chunks))
+        self.held.settle()
+        if self.chunks:
+            self.chunks[-1] = replace(self.chunks[-1], is_settled=True)
+        self._check()
 
-    def check(self) -> None:
-        num_tokens = sum(map(len, self.chunks))
-        assert list(self.held.token_ids) == [i for chunk in self.chunks for i in chunk]
-        assert [layer.get_seq_length() for layer in self.held.cache.layers if hasattr(layer, "get_seq_length")] == [
-            num_tokens
-        ] * sum(hasattr(layer, "get_seq_length") for layer in self.held.cache.layers)
+    def _feed(self, chunk: Chunk) -> None:
+        logits = feed(self.name, self.held, chunk)
+        self.chunks.append(chunk)
+        if self.kind == "dynamic":
+            assert torch.equal(logits, library_logits(self.name, self.chunks))
+        else:
+            assert torch.equal(logits, fresh_logits(self.name, self.kind, self.chunks))
+        self._check()
+
+    def _check(self) -> None:
+        ids = [i for chunk in self.chunks for i in chunk.token_ids]
+        assert list(self.held.token_ids) == ids
+        for layer in self.held.cache.layers:
+            assert not hasattr(layer, "get_seq_length") or layer.get_seq_length() == len(ids)
 
 
-@pytest.mark.parametrize("kind", LOSSLESS)
+@pytest.mark.parametrize("kind", ["dynamic", *QUANTIZED])
 @pytest.mark.parametrize("name", FULL_ATTENTION + SLIDING)
 def test_a_chats_path_gives_the_logits_of_a_fresh_cache_at_every_step(name: str, kind: str) -> None:
-    path = Path(name, kind)
-    path.feed(random_ids(3 * WINDOW))
-    for token in random_ids(4, seed=1):
-        path.feed([token])
-    path.crop(1)
-    path.feed([5])
-    path.crop(4)
-    path.feed(random_ids(2, seed=2))
-    path.feed(random_ids(2 * WINDOW, seed=3))
-    path.feed([7])
-    path.crop(3)
-    path.feed(random_ids(WINDOW - 1, seed=4))
-    path.feed(random_ids(300, seed=5))
-    path.crop(len(path.chunks))
-    path.feed(random_ids(WINDOW + 1, seed=6))
-    path.feed([9])
+    chat = Chat(name, kind)
+    chat.prompt(3 * WINDOW, seed=0)
+    chat.reply(4, seed=1)
+    chat.roll_back(1)
+    chat.reply(1, seed=2)
+    chat.roll_back(4)
+    chat.reply(2, seed=3)
+    chat.prompt(2 * WINDOW, seed=4)
+    chat.reply(1, seed=5)
+    chat.roll_back(3)
+    chat.prompt(WINDOW - 1, seed=6)
+    chat.prompt(300, seed=7)
+    chat.reply(1, seed=8)
+    chat.roll_back(2)
+    chat.reply(2, seed=9)
+    chat.roll_back(len(chat.chunks))
+    chat.prompt(WINDOW + 1, seed=10)
+    chat.reply(1, seed=11)
 
 
-@pytest.mark.parametrize("kind", LOSSLESS)
 @pytest.mark.parametrize("name", RECURRENT)
-def test_recurrent_models_extend_exactly(name: str, kind: str) -> None:
-    path = Path(name, kind)
-    path.feed(random_ids(3 * WINDOW))
-    path.feed([5])
-    path.feed(random_ids(9, seed=1))
-    path.crop(3)
-    path.feed(random_ids(5, seed=2))
-    path.feed([6])
+def test_recurrent_models_extend_exactly(name: str) -> None:
+    chat = Chat(name, "dynamic")
+    chat.prompt(3 * WINDOW, seed=0)
+    chat.reply(2, seed=1)
+    chat.prompt(9, seed=2)
+    chat.roll_back(len(chat.chunks))
+    chat.prompt(5, seed=3)
+    chat.reply(1, seed=4)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+@pytest.mark.parametrize("name", FULL_ATTENTION + SLIDING)
+def test_conversion_keeps_the_tokens_and_what_is_read_of_them(name: str, kind: str) -> None:
+    model, prompt, more = tiny_model(name), Chunk(tuple(random_ids(300)), True), Chunk(tuple(random_ids(9, 1)), False)
+    dense = make_session_cache(model, "dynamic")
+    feed(name, dense, prompt)
+    assert dense.is_pure
+    packed = dense.fork(300)
+    convert_session_cache(packed, model, kind)
+    assert (packed.kind, packed.num_tokens, packed.is_pure) == (kind, 300, False)
+    packed.check()
+    assert packed.num_bytes < dense.num_bytes
+    unpacked = packed.fork(300)
+    assert not unpacked.is_pure
+    convert_session_cache(unpacked, model, "dynamic")
+    assert torch.equal(feed(name, packed, more), feed(name, unpacked, more))
+    packed.crop_to(100)
+    unpacked.crop_to(100)
+    assert torch.equal(feed(name, packed, more), feed(name, unpacked, more))
+    unpacked.crop_to(0)
+    assert unpacked.is_pure
+    assert torch.equal(feed(name, unpacked, prompt), fresh_logits(name, "dynamic", [prompt]))
+
+
+def test_a_conversion_that_fails_on_the_way_loses_nothing_and_can_be_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, chunks = "gemma3", [Chunk(tuple(random_ids(50)), True), Chunk(tuple(random_ids(9, 1)), False)]
+    model = tiny_model(name)
+    held, whole = (make_session_cache(model, "dynamic") for _ in range(2))
+    for cache in (held, whole):
+        feed(name, cache, chunks[0])
+    convert_session_cache(whole, model, "quantized-int8")
+    third = held.cache.layers[2]
+
+    def fail(*_: int) -> None:
+        raise torch.OutOfMemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(third, "states", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            convert_session_cache(held, model, "quantized-int8")
+    assert held.kind == "dynamic"
+    assert not held.is_pure
+    held.check()
+    convert_session_cache(held, model, "quantized-int8")
+    assert held.kind == "quantized-int8"
+    assert torch.equal(feed(name, held, chunks[1]), feed(name, whole, chunks[1]))

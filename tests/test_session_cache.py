@@ -10,7 +10,7 @@ from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, 
 from torch import Tensor
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.kinds import KINDS, LATER_KINDS, make_session_cache, resolve_kind
+from chatcache.cache.kinds import KINDS, ModelFacts, make_session_cache, resolve_kind, table_of_kinds
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.errors import UnsupportedOptionError
 from chatcache.stats import MissReason
@@ -184,11 +184,36 @@ def test_auto_means_dynamic() -> None:
     assert resolve_kind(tiny_model("mistral"), "auto") == "dynamic"
 
 
-@pytest.mark.parametrize("kind", [*LATER_KINDS, "paged", ""])
+@pytest.mark.parametrize("kind", ["offloaded", "static", "paged", ""])
 def test_kinds_that_cannot_be_had_are_refused_by_name(kind: str) -> None:
     with pytest.raises(UnsupportedOptionError, match=repr(kind)):
         make_session_cache(tiny_model("llama-gqa"), kind)
 
 
 def test_every_kind_the_design_names_is_known() -> None:
-    assert {"dynamic", "offloaded", "quantized-int8", "quantized-int4", "quantized-fp8", "static", "none"} == set(KINDS)
+    assert {"dynamic", "offloaded", "quantized-int8", "quantized-int4", "quantized-fp8", "static", "none"} <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("layer_types", "device_type", "kind", "refusal"),
+    [
+        (("full_attention",), "cpu", "dynamic", None),
+        (("full_attention",), "cpu", "quantized-int8", None),
+        (("sliding_attention", "full_attention"), "cpu", "quantized-int4", None),
+        (("linear_attention", "full_attention"), "cpu", "quantized-int8", None),
+        (("linear_attention",), "cpu", "quantized-int8", "no attention layers"),
+        (("full_attention", "indexed_attention"), "cpu", "quantized-int8", "indexed_attention"),
+        (("indexed_attention",), "cpu", "dynamic", None),
+        (("full_attention",), "cpu", "offloaded", "on a CPU"),
+        (("full_attention",), "cpu", "none", None),
+    ],
+)
+def test_the_table_of_kinds_says_what_fits_and_why_not(
+    layer_types: tuple[str, ...], device_type: str, kind: str, refusal: str | None
+) -> None:
+    table = {fit.kind: fit.refusal for fit in table_of_kinds(ModelFacts(layer_types, device_type))}
+    assert list(table) == list(KINDS)
+    if refusal is None:
+        assert table[kind] is None
+    else:
+        assert refusal in table[kind]

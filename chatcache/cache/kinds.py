@@ -1,4 +1,4 @@
-"""The cache kinds: which fit a model on its device, and how a cache of each kind is made.
+"""The cache kinds: which fit a model on its device and why not, and how a cache of each kind is made or converted.
 
 Layers are chosen by the layer types in the model's config, as the library does it, so hybrid, sliding and shared layers
 of any architecture find theirs.
@@ -7,44 +7,113 @@ of any architecture find theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
+from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
 from chatcache.cache.layers import AppendLayer
+from chatcache.cache.quantized_layer import QuantizedLayer
 from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.workspace import Workspace
 from chatcache.errors import UnsupportedOptionError
 
-LATER_KINDS = ("offloaded", "quantized-int8", "quantized-int4", "quantized-fp8", "static")
-KINDS = ("dynamic", *LATER_KINDS, "none")
+_CODECS: dict[str, type[Codec]] = {
+    "quantized-int8": Int8Codec,
+    "quantized-int4": Int4Codec,
+    "quantized-fp8": Fp8Codec,
+}
+KINDS = ("dynamic", "offloaded", *_CODECS, "static", "none")
 
-_TOKEN_LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+_TOKEN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_NO_LAYER = "dummy"
+_KNOWN_LAYER_TYPES = _TOKEN_LAYER_TYPES | {"linear_attention", "conv", "hybrid", "hybrid_sliding", _NO_LAYER}
 
 
-def resolve_kind(model: PreTrainedModel, requested: str) -> str:  # noqa: ARG001
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What decides which kinds fit: the layer types of the library's config, and the device type ("cpu", "cuda", …)."""
+
+    layer_types: tuple[str, ...]
+    device_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class KindFit:
+    """One row of the table of kinds: `refusal` is why the kind cannot be had, None if it can."""
+
+    kind: str
+    refusal: str | None
+
+
+def model_facts(model: PreTrainedModel) -> ModelFacts:
+    layer_types, _ = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
+    return ModelFacts(tuple(layer_types), model.device.type)
+
+
+def table_of_kinds(facts: ModelFacts) -> tuple[KindFit, ...]:
+    """Which kinds fit, in the order of `KINDS`."""
+    return tuple(KindFit(kind, _refusal(kind, facts)) for kind in KINDS)
+
+
+def resolve_kind(model: PreTrainedModel, requested: str) -> str:
     """The kind that `requested` means for this model; "auto" chooses. Raises UnsupportedOptionError with the reason."""
     if requested == "auto":
         return "dynamic"
     if requested not in KINDS:
         raise UnsupportedOptionError(f"There is no cache kind {requested!r}. Choose one of: auto, {', '.join(KINDS)}.")
-    if requested in LATER_KINDS:
-        raise UnsupportedOptionError(
-            f"The cache kind {requested!r} is not available in this version. Choose auto, dynamic or none."
-        )
+    refusal = _refusal(requested, model_facts(model))
+    if refusal is not None:
+        raise UnsupportedOptionError(f"The cache kind {requested!r} cannot be used here: {refusal}. Choose auto.")
     return requested
 
 
 def make_session_cache(model: PreTrainedModel, kind: str) -> SessionCache:
     """An empty cache of a resolved kind. Raises UnsupportedOptionError with the reason."""
     kind = resolve_kind(model, kind)
-    return SessionCache(kind, None if kind == "none" else partial(_make_layers, model.config, AppendLayer))
+    return SessionCache(kind, None if kind == "none" else partial(_make_layers, model, kind))
 
 
-def _make_layers(config: PreTrainedConfig, token_layer: Callable[..., Any]) -> list[Any]:
-    """One layer for each of the model's: `token_layer` for attention, the library's own for all else."""
-    types, all_kwargs = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+def convert_session_cache(cache: SessionCache, model: PreTrainedModel, kind: str) -> None:
+    """Hold what `cache` holds in another kind, in place. Raises UnsupportedOptionError with the reason."""
+    kind = resolve_kind(model, kind)
+    if "none" in (kind, cache.kind):
+        raise UnsupportedOptionError("A cache of kind 'none' holds nothing, so nothing is converted to or from it.")
+    cache.convert(kind, partial(_make_layers, model, kind))
+
+
+def _refusal(kind: str, facts: ModelFacts) -> str | None:
+    """Why a model cannot have this kind, as a clause; None if it can."""
+    if kind == "offloaded":
+        if facts.device_type == "cpu":
+            return "offloading moves the cache to the computer's memory, and on a CPU it is there already"
+        return "offloading is not available in this version"
+    if kind == "static":
+        return "preallocated caches are not available in this version"
+    if kind in _CODECS:
+        if not _TOKEN_LAYER_TYPES.intersection(facts.layer_types):
+            return "the model has no attention layers, so there are no keys and values to quantize"
+        if unknown := sorted(set(facts.layer_types) - _KNOWN_LAYER_TYPES):
+            return f"nothing is known about the model's layers of type {', '.join(unknown)}"
+    return None
+
+
+_WORKSPACES: WeakKeyDictionary[PreTrainedModel, Workspace] = WeakKeyDictionary()
+"""One for each model: all its caches are used on one thread, one layer after the other."""
+
+
+def _make_layers(model: PreTrainedModel, kind: str) -> list[Any]:
+    """One layer for each of the model's: ours for attention, the library's own for all else."""
+    types, all_kwargs = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
+    token_layer: Callable[..., Any] = AppendLayer
+    if kind in _CODECS:
+        # Layers that share keys and values hold on to what an earlier layer was given.
+        workspace = None if _NO_LAYER in types else _WORKSPACES.setdefault(model, Workspace())
+        token_layer = partial(QuantizedLayer, _CODECS[kind](), model.dtype, workspace)
     return [_make_layer(layer_type, kwargs, token_layer) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
 
 

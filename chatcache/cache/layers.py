@@ -41,22 +41,53 @@ class TokenLayer(CacheLayerMixin):
         return self._num_tokens
 
     @property
-    @abstractmethod
     def num_bytes(self) -> int:
         """Allocated bytes, spare room included."""
+        return sum(buffer.num_bytes for buffer in self.buffers().values())
+
+    @property
+    def num_settled_tokens(self) -> int:
+        """How many tokens are held in the form in which they stay; only these can be given out as rows."""
+        return self._num_tokens
+
+    @property
+    @abstractmethod
+    def form(self) -> str:
+        """What tokens are held as. Rows fit between layers of one form."""
 
     @abstractmethod
     def buffers(self) -> Mapping[str, TokenBuffer]:
-        """Everything the layer holds, by name; empty before the first update. Rows start with the batch dimension."""
+        """What is held of settled tokens, by name; empty before the first. Rows start with the batch dimension."""
+
+    @abstractmethod
+    def append(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Append `[batch, heads, new, head_dim]`. An allocation that fails changes nothing that counts."""
+
+    @abstractmethod
+    def states(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of tokens `[start, stop)` as attention reads them; valid until the next call of a layer."""
 
     @abstractmethod
     def import_(self, rows: Mapping[str, Tensor]) -> None:
-        """Append tokens that a layer of the same kind gave out, byte for byte."""
+        """Append settled tokens that a layer of the same form gave out, byte for byte."""
+
+    def settle(self) -> None:
+        """Bring every token into the form in which it stays."""
+
+    def copy_prefix(self, origin: TokenLayer, num_tokens: int) -> None:
+        """Append copies of the first tokens of a layer of the same form, settled. The origin is not changed."""
+        self.import_(origin.rows(0, num_tokens))
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Append `[batch, heads, new, head_dim]` and return what the new tokens can see, the new ones included."""
+        first = self._first_visible(self._num_tokens)
+        self.append(key_states, value_states)
+        return self.states(first, self._num_tokens)
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Views of what is held for tokens `[start, stop)`: each `[stop - start, batch, ...]` and contiguous."""
-        if not 0 <= start <= stop <= self._num_tokens:
-            raise CacheStateError(f"tokens [{start}, {stop}) asked of a layer that holds {self._num_tokens}")
+        """Views of what is held for settled tokens `[start, stop)`: each `[stop - start, batch, ...]`, contiguous."""
+        if not 0 <= start <= stop <= self.num_settled_tokens:
+            raise CacheStateError(f"tokens [{start}, {stop}) asked of a layer with {self.num_settled_tokens} settled")
         return {name: buffer.rows(start, stop) for name, buffer in self.buffers().items()}
 
     def export(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -114,10 +145,9 @@ class TokenLayer(CacheLayerMixin):
         self._refresh()
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        for buffer in self.buffers().values():
-            batch_size = buffer.rows(0, 0).shape[1]
-            buffer.select_batch(torch.arange(batch_size).repeat_interleave(repeats))
-        self._refresh()
+        if self._num_tokens:
+            batch_size = self.states(0, 1)[0].shape[0]
+            self.batch_select_indices(torch.arange(batch_size).repeat_interleave(repeats))
 
     def _first_visible(self, num_past_tokens: int) -> int:
         """The first token that a query at `num_past_tokens` can see."""
@@ -138,23 +168,22 @@ class AppendLayer(TokenLayer):
         self._buffers: dict[str, TokenBuffer] = {}
 
     @property
-    def num_bytes(self) -> int:
-        return sum(buffer.num_bytes for buffer in self._buffers.values())
+    def form(self) -> str:
+        return "dense"
 
     def buffers(self) -> Mapping[str, TokenBuffer]:
         return self._buffers
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.device = key_states.device
-        self._start({"keys": _as_rows(key_states), "values": _as_rows(value_states)})
+        self._start({"keys": as_rows(key_states), "values": as_rows(value_states)})
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Append `[batch, heads, new, head_dim]` and return what the new tokens can see, the new ones included."""
-        first = self._first_visible(self._num_tokens)
-        self.import_({"keys": _as_rows(key_states), "values": _as_rows(value_states)})
+    def append(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.import_({"keys": as_rows(key_states), "values": as_rows(value_states)})
+
+    def states(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         assert self.keys is not None
         assert self.values is not None
-        return self.keys[:, :, first:], self.values[:, :, first:]
+        return self.keys[:, :, start:stop], self.values[:, :, start:stop]
 
     def import_(self, rows: Mapping[str, Tensor]) -> None:
         if not self.is_initialized:
@@ -173,15 +202,15 @@ class AppendLayer(TokenLayer):
 
     def _refresh(self) -> None:
         if self.is_initialized:
-            self.keys = _as_states(self._buffers["keys"].rows(0, self._num_tokens))
-            self.values = _as_states(self._buffers["values"].rows(0, self._num_tokens))
+            self.keys = as_states(self._buffers["keys"].rows(0, self._num_tokens))
+            self.values = as_states(self._buffers["values"].rows(0, self._num_tokens))
 
 
-def _as_rows(states: Tensor) -> Tensor:
+def as_rows(states: Tensor) -> Tensor:
     """`[batch, heads, tokens, dim]` → `[tokens, batch, heads, dim]`, a view."""
     return states.permute(2, 0, 1, 3)
 
 
-def _as_states(rows: Tensor) -> Tensor:
+def as_states(rows: Tensor) -> Tensor:
     """`[tokens, batch, heads, dim]` → `[batch, heads, tokens, dim]`, a view."""
     return rows.permute(1, 2, 0, 3)

@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.layers import TokenLayer
+from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.stats import MissReason
 
 
@@ -60,6 +61,8 @@ class SessionCache:
         self.cache: Cache | None = None
         self._make_layers = make_layers
         self._token_ids: list[int] = []
+        self._settle_at: int | None = None
+        self._was_converted = False
         if make_layers is not None:
             self.cache = Cache(layers=make_layers())
 
@@ -82,14 +85,21 @@ class SessionCache:
         """Whether tokens can be removed one by one, given out and taken in."""
         return all(isinstance(layer, TokenLayer) for layer in self._storing_layers())
 
+    @property
+    def is_pure(self) -> bool:
+        """Whether all tokens were computed and held in this kind alone: what is given out is worth storing as such."""
+        return not self._was_converted
+
     def align(self, wanted_ids: Sequence[int]) -> Alignment:
         """Keep the longest run of tokens that `wanted_ids` begins with, but leave at least one wanted token to forward.
 
-        Where tokens cannot be removed one by one, all are.
+        Where tokens cannot be removed one by one, all are. A turn begins here: what is kept is settled now, and what
+        the prompt adds when the token before its last has been fed, the state from which any reply to it starts.
         """
         if not wanted_ids:
             raise ValueError("wanted_ids must not be empty")
         num_held, limit = self.num_tokens, len(wanted_ids) - 1
+        self._settle_at = limit
         if num_held == 0:
             is_miss = limit > 0
             return Alignment(0, 0, 0, MissReason.NO_CACHE) if is_miss else Alignment(0, 0)
@@ -98,6 +108,7 @@ class SessionCache:
         if num_common < num_held and not self.is_croppable:
             reason, num_common = MissReason.NOT_CROPPABLE, 0
         self.crop_to(num_common)
+        self.settle()
         return Alignment(num_common, num_held - num_common, None if reason is None else num_common, reason)
 
     def advance(self, token_ids: Sequence[int]) -> None:
@@ -106,6 +117,8 @@ class SessionCache:
             return
         self._token_ids.extend(token_ids)
         self.check()
+        if self.num_tokens == self._settle_at:
+            self.settle()
 
     def check(self) -> None:
         """Raises CacheStateError when a layer's length is not the number of token ids."""
@@ -138,11 +151,33 @@ class SessionCache:
                 layer.reserve(num_tokens)
 
     @torch.inference_mode()
+    def settle(self) -> None:
+        """Bring all tokens into the form in which they stay; lossless kinds hold them so from the start."""
+        for layer in self._token_layers():
+            layer.settle()
+
+    @torch.inference_mode()
+    def convert(self, kind: str, make_layers: Callable[[], list[Any]]) -> None:
+        """Hold the same tokens in another kind, without a forward. At any moment one layer exists twice.
+
+        A failure on the way leaves every token held, by some layers in the old form; asked again, it goes on.
+        """
+        for index, new in enumerate(make_layers()):
+            old = self._layers()[index]
+            if not isinstance(old, TokenLayer) or not isinstance(new, TokenLayer) or old.form == new.form:
+                continue
+            for start in range(0, old.num_tokens, BLOCK_TOKENS):
+                new.append(*old.states(start, min(start + BLOCK_TOKENS, old.num_tokens)))
+                new.settle()
+            self._layers()[index] = new
+            self._was_converted |= self.num_tokens > 0
+        self.kind, self._make_layers = kind, make_layers
+
+    @torch.inference_mode()
     def trim(self, num_tokens: int = 0) -> None:
         """Give back the spare room that `num_tokens` tokens, or the ones held, do not need; one layer at a time."""
-        for layer in self._layers():
-            if isinstance(layer, TokenLayer):
-                layer.trim(num_tokens)
+        for layer in self._token_layers():
+            layer.trim(num_tokens)
 
     @torch.inference_mode()
     def repair(self) -> int:
@@ -164,16 +199,21 @@ class SessionCache:
         if self.is_croppable and num_tokens > 0:
             self.check()
             for mine, its in zip(self._storing_layers(), forked._storing_layers(), strict=True):
-                its.import_(mine.rows(0, num_tokens))
+                its.copy_prefix(mine, num_tokens)
             forked._token_ids = self._token_ids[:num_tokens]
+            forked._was_converted = self._was_converted
         return forked
 
     @torch.inference_mode()
     def export(self, start: int, stop: int) -> TokenRange:
-        """Copies of what is held for tokens `[start, stop)`; a writer may keep them as long as it likes."""
+        """Copies of what is held for tokens `[start, stop)`; a writer may keep them as long as it likes.
+
+        Settles the cache, so it is called between turns.
+        """
         if not self.is_croppable:
             raise CacheStateError("this cache holds state that cannot be given out by token")
         self.check()
+        self.settle()
         layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
         return TokenRange(start, tuple(self._token_ids[start:stop]), layers)
 
@@ -191,6 +231,9 @@ class SessionCache:
     def _layers(self) -> list[Any]:
         return [] if self.cache is None else self.cache.layers
 
+    def _token_layers(self) -> Iterator[TokenLayer]:
+        return (layer for layer in self._layers() if isinstance(layer, TokenLayer))
+
     def _storing_layers(self) -> Iterator[Any]:
         """The layers that hold anything: shared and attention-free ones do not."""
         if self.cache is None:
@@ -201,6 +244,7 @@ class SessionCache:
         if self.cache is not None and self._make_layers is not None:
             self.cache.layers[:] = self._make_layers()
         self._token_ids.clear()
+        self._was_converted = False
 
 
 def common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
