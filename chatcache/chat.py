@@ -400,6 +400,8 @@ class ChatService:
     def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
         """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
         with self._runtime.session_lock(session_id), translated_store_errors():
+            self._store.get_session(self._owner, session_id)
+            self._runtime.runner.save_pending(session_id)
             session = self._store.get_session(self._owner, session_id)
             if session.deleted_at is not None and not deleted:
                 raise NotFoundError("This chat is in the bin. Restore it to go on.")

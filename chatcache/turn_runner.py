@@ -6,11 +6,13 @@ It knows which session has a turn running. It does not know what a message may f
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 
 from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
@@ -39,6 +41,7 @@ class TurnRunner:
         self._make_run = make_run
         self._on_stored = on_stored
         self._active: dict[str, Turn] = {}
+        self._unsaved: dict[str, Callable[[], tuple[Message, ChatSession]]] = {}
         self._lock = threading.Lock()
         self._closing = False
 
@@ -57,7 +60,10 @@ class TurnRunner:
         with self._lock:
             self._active[turn.session_id] = turn
         self._on_stored(begun.session)
-        self._scheduler.submit(job)
+        try:
+            self._scheduler.submit(job)
+        except RuntimeError as error:  # the service is being closed
+            job.fail(CancelledError(str(error)))
         return turn
 
     def active(self, session_id: str) -> Turn | None:
@@ -72,6 +78,16 @@ class TurnRunner:
             turn.stop()
             turn.result()
 
+    def save_pending(self, session_id: str) -> None:
+        """Store the session's reply if that failed when its turn ended. Raises StoreError when it fails again."""
+        with self._lock:
+            save = self._unsaved.get(session_id)
+        if save is not None:
+            _, session = save()
+            with self._lock:
+                del self._unsaved[session_id]
+            self._on_stored(session)
+
     def close(self) -> None:
         """Stop every turn and wait until their replies are stored."""
         with self._lock:
@@ -81,6 +97,9 @@ class TurnRunner:
             turn.stop()
         for turn in turns:
             turn.result()
+        for session_id in list(self._unsaved):
+            with contextlib.suppress(StoreError):
+                self.save_pending(session_id)
 
     def _finish(self, turn: Turn, begun: BegunTurn, outcome: TurnOutcome) -> None:
         stats, reply = outcome.stats, outcome.reply
@@ -94,8 +113,9 @@ class TurnRunner:
             status=MessageStatus.COMPLETE,
         )
         session = begun.session
-        try:
-            message, session = self._store.finish_turn(
+
+        def save() -> tuple[Message, ChatSession]:
+            return self._store.finish_turn(
                 begun.session.owner,
                 begun.turn.id,
                 text=reply.text,
@@ -103,11 +123,15 @@ class TurnRunner:
                 token_ids=reply.token_ids,
                 stats=stats.to_json(),
             )
-        except StoreError:
+
+        try:
+            message, session = save()
+        except StoreError as error:
             logger.exception("The reply of turn %s could not be saved", turn.id)
-            stats = dataclasses.replace(
-                stats, fallbacks=(*stats.fallbacks, "The reply could not be saved: the disk or the database failed.")
-            )
+            with self._lock:
+                self._unsaved[turn.session_id] = save
+            sentence = f"The reply is not saved yet: {error} It is tried again when you go on with this chat."
+            stats = dataclasses.replace(stats, fallbacks=(*stats.fallbacks, sentence))
         with self._lock:
             self._active.pop(turn.session_id, None)
         turn.emit(DoneEvent(Reply(message, stats)))

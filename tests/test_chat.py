@@ -21,6 +21,8 @@ from chatcache.events import DoneEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from chatcache.turn import Turn
+from storage.chat_store import ChatStore
+from storage.errors import DatabaseError
 from storage.records import MessageStatus, Role
 
 LONG = Sampling(temperature=0.0, max_new_tokens=1500)
@@ -442,3 +444,37 @@ def test_every_turn_ends_with_one_done_event_and_true_sums(service: ChatService)
         assert sum(isinstance(event, DoneEvent) for event in events) == 1
         stats = events[-1].reply.stats
         assert stats.num_prompt_tokens == stats.num_cached_tokens + stats.num_computed_tokens
+
+
+def test_a_reply_that_could_not_be_stored_is_stored_before_the_chat_goes_on(
+    service: ChatService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise DatabaseError("The disk is full.")
+
+    session = service.create_session()
+    with monkeypatch.context() as patch:
+        patch.setattr(ChatStore, "finish_turn", full)
+        reply = send(service, session.id, "One")
+    assert "The disk is full" in reply.stats.fallbacks[0]
+    assert service.messages(session.id)[-1].status is MessageStatus.GENERATING
+    send(service, session.id, "Two")
+    messages = service.messages(session.id)
+    assert messages[1].text == reply.message.text
+    assert [message.status for message in messages] == [MessageStatus.COMPLETE] * 4
+    assert service.turn_stats([messages[1].id])[messages[1].id].finish_reason is reply.stats.finish_reason
+
+
+def test_a_turn_stopped_in_the_queue_ends_at_once_and_its_message_is_kept(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path, max_concurrent_turns=1) as service:
+        one, two = service.create_session(), service.create_session()
+        running = service.send(one.id, "Hello", LONG)
+        waiting = service.send(two.id, "Hello", LONG)
+        waiting.stop()
+        reply = waiting.result(TIMEOUT_S)
+        assert not running.done
+        assert reply.stats.finish_reason is FinishReason.CANCELLED
+        assert texts(service, two.id) == ["Hello", ""]
+        running.stop()
