@@ -8,8 +8,8 @@ from torch import Tensor
 
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec, group_size_for
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.layers import AppendLayer
-from chatcache.cache.quantized_layer import KEPT_TAIL_TOKENS, MAX_TAIL_TOKENS, QuantizedLayer
+from chatcache.cache.layers import KEPT_TAIL_TOKENS, AppendLayer
+from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS, QuantizedLayer
 from chatcache.cache.workspace import Workspace
 
 CODECS = [Int8Codec, Int4Codec, Fp8Codec]
@@ -77,6 +77,13 @@ def test_what_is_kept_of_a_token_depends_on_that_token_alone(codec: type[Codec])
     for index in range(20):
         alone = codec().encode(rows[index : index + 1])
         assert all(torch.equal(together[name][index : index + 1], alone[name]) for name in together)
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
+@pytest.mark.parametrize("codec", CODECS)
+def test_bytes_of_a_row_are_known_before_it_exists(codec: type[Codec], head_dim: int) -> None:
+    parts = codec().encode(torch.randn(5, 1, HEADS, head_dim))
+    assert sum(part.nbytes for part in parts.values()) == 5 * HEADS * codec().num_row_bytes(head_dim)
 
 
 @pytest.mark.parametrize(("codec", "limit"), [(Int8Codec, 0.60), (Int4Codec, 0.36), (Fp8Codec, 0.60)])

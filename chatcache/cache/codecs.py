@@ -19,6 +19,13 @@ class Codec(ABC):
     """Turns rows `[tokens, batch, heads, head_dim]` into named parts, token first, and back."""
 
     name: str
+    code_bits: int
+    num_scales: int = 1
+    """Two-byte numbers kept for each group."""
+
+    def num_row_bytes(self, head_dim: int) -> int:
+        """What one token takes in one head."""
+        return head_dim * self.code_bits // 8 + 2 * self.num_scales * (head_dim // group_size_for(head_dim))
 
     @abstractmethod
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
@@ -37,6 +44,7 @@ class Int8Codec(Codec):
     """Symmetric 8-bit integers with one scale per group."""
 
     name = "int8"
+    code_bits = 8
 
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
         groups = _grouped(rows).float()
@@ -53,6 +61,8 @@ class Int4Codec(Codec):
     """4-bit integers with a scale and a minimum per group; one byte holds elements i and i + head_dim / 2."""
 
     name = "int4"
+    code_bits = 4
+    num_scales = 2
 
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
         groups = _grouped(rows).float()
@@ -76,6 +86,7 @@ class Fp8Codec(Codec):
     """8-bit floats (e4m3) with one scale per group, so no value is ever out of range."""
 
     name = "fp8"
+    code_bits = 8
 
     _MAX = torch.finfo(torch.float8_e4m3fn).max
 

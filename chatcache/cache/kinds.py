@@ -50,6 +50,11 @@ class KindFit:
     refusal: str | None
 
 
+def codec_of(kind: str) -> Codec | None:
+    """What a kind keeps settled tokens with; None where they stay as they are."""
+    return _CODECS[kind]() if kind in _CODECS else None
+
+
 def model_facts(model: PreTrainedModel) -> ModelFacts:
     layer_types, _ = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     return ModelFacts(tuple(layer_types), model.device.type)
@@ -110,10 +115,11 @@ def _make_layers(model: PreTrainedModel, kind: str) -> list[Any]:
     """One layer for each of the model's: ours for attention, the library's own for all else."""
     types, all_kwargs = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     token_layer: Callable[..., Any] = AppendLayer
-    if kind in _CODECS:
+    codec = codec_of(kind)
+    if codec is not None:
         # Layers that share keys and values hold on to what an earlier layer was given.
         workspace = None if _NO_LAYER in types else _WORKSPACES.setdefault(model, Workspace())
-        token_layer = partial(QuantizedLayer, _CODECS[kind](), model.dtype, workspace)
+        token_layer = partial(QuantizedLayer, codec, model.dtype, workspace)
     return [_make_layer(layer_type, kwargs, token_layer) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
 
 

@@ -19,6 +19,10 @@ from transformers.cache_utils import CacheLayerMixin
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.token_buffer import TokenBuffer
 
+KEPT_TAIL_TOKENS = 128
+"""What a running turn leaves unsettled. Attention looks at the last tokens most: in full precision they take int4's KL
+divergence from 0.14 to 0.009 (SmolLM2, a token at a time)."""
+
 
 class TokenLayer(CacheLayerMixin):
     """A layer that holds something for each of its tokens, and nothing else.
@@ -71,8 +75,8 @@ class TokenLayer(CacheLayerMixin):
     def import_(self, rows: Mapping[str, Tensor]) -> None:
         """Append settled tokens that a layer of the same form gave out, byte for byte."""
 
-    def settle(self) -> None:
-        """Bring every token into the form in which it stays."""
+    def settle(self, num_unsettled: int = 0) -> None:
+        """Bring tokens into the form in which they stay, all but the last `num_unsettled`."""
 
     def copy_prefix(self, origin: TokenLayer, num_tokens: int) -> None:
         """Append copies of the first tokens of a layer of the same form, settled. The origin is not changed."""

@@ -16,12 +16,10 @@ import torch
 from torch import Tensor
 
 from chatcache.cache.codecs import Codec
-from chatcache.cache.layers import TokenLayer, as_rows, as_states
+from chatcache.cache.layers import KEPT_TAIL_TOKENS, TokenLayer, as_rows, as_states
 from chatcache.cache.token_buffer import BLOCK_TOKENS, TokenBuffer
 from chatcache.cache.workspace import Workspace
 
-KEPT_TAIL_TOKENS = 128
-"""Attention looks at the last tokens most: with them in full precision int4 costs a sixteenth of the KL divergence."""
 MAX_TAIL_TOKENS = 192
 
 
@@ -101,8 +99,8 @@ class QuantizedLayer(TokenLayer):
             self.append(*origin.states(num_settled, num_tokens))
             self.settle()
 
-    def settle(self) -> None:
-        self._settle(self._num_tail)
+    def settle(self, num_unsettled: int = 0) -> None:
+        self._settle(max(self._num_tail - num_unsettled, 0))
 
     def crop_to(self, num_tokens: int) -> None:
         super().crop_to(num_tokens)

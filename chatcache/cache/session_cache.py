@@ -15,9 +15,12 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.layers import TokenLayer
+from chatcache.cache.layers import KEPT_TAIL_TOKENS, TokenLayer
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.stats import MissReason
+
+MAX_CANDIDATE_TOKENS = 32
+"""More tokens in one forward are a piece of a prompt, never candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +115,18 @@ class SessionCache:
         return Alignment(num_common, num_held - num_common, None if reason is None else num_common, reason)
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Note that a forward just fed `token_ids`. Raises CacheStateError when a layer does not hold them."""
+        """Note that a forward just fed `token_ids`. Raises CacheStateError when a layer does not hold them.
+
+        Up to `MAX_CANDIDATE_TOKENS` may still be cropped again as rejected, without a trace.
+        """
         if self.cache is None:
             return
         self._token_ids.extend(token_ids)
         self.check()
         if self.num_tokens == self._settle_at:
             self.settle()
+        elif len(token_ids) > MAX_CANDIDATE_TOKENS:
+            self.settle(KEPT_TAIL_TOKENS)
 
     def check(self) -> None:
         """Raises CacheStateError when a layer's length is not the number of token ids."""
@@ -151,10 +159,10 @@ class SessionCache:
                 layer.reserve(num_tokens)
 
     @torch.inference_mode()
-    def settle(self) -> None:
-        """Bring all tokens into the form in which they stay; lossless kinds hold them so from the start."""
+    def settle(self, num_unsettled: int = 0) -> None:
+        """Bring all tokens but the last into the form in which they stay; lossless kinds hold them so already."""
         for layer in self._token_layers():
-            layer.settle()
+            layer.settle(num_unsettled)
 
     @torch.inference_mode()
     def convert(self, kind: str, make_layers: Callable[[], list[Any]]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chatcache.cache.kinds import KINDS
+from chatcache.cache.kinds import KINDS, codec_of
+from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import InvalidInputError
 from chatcache.memory.model_shape import LayerShape, ModelShape
@@ -16,13 +17,6 @@ from chatcache.memory.model_shape import LayerShape, ModelShape
 PREFILL_CHUNK_TOKENS = 512
 NUM_KEPT_STATES = 4
 """Copies of a recurrent state kept for rollback: end of the system prompt, last token but one, last two turns."""
-
-MAX_GROUP = 64
-RESIDUAL_TOKENS = 64
-"""The last tokens of a quantized cache stay in full precision."""
-_SCALE_BYTES = 2
-_CODE_BITS = {"quantized-int8": 8, "quantized-int4": 4, "quantized-fp8": 8}
-_SCALED_PER_TOKEN = {"quantized-int8", "quantized-int4"}
 
 _UNLIMITED_TOKENS = 2**40
 _SAMPLER_BYTES_PER_LOGIT = 24
@@ -110,8 +104,8 @@ def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
         return CachePlan(kind, 0, 0, 0, 0, None)
     layers, states = shape.attention_layers, shape.state_bytes
     used = sum(_layer_bytes(layer, kind, num_tokens) for layer in layers) + states
-    room = num_tokens if kind == "static" else capacity_for(num_tokens)
-    reserved = sum(_layer_bytes(layer, kind, room) for layer in layers) + states * (1 + NUM_KEPT_STATES)
+    each = [reserved_layer_bytes(layer, kind, num_tokens) for layer in shape.layers]
+    reserved = sum(each)
     windowed = None
     if shape.has_sliding_layers:
         windowed = sum(_layer_bytes(x, kind, _windowed_tokens(x, num_tokens)) for x in layers) + states
@@ -119,9 +113,19 @@ def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
     if kind == "offloaded":
         host = reserved
         # The layer at work and the one fetched next.
-        reserved = 2 * max((_layer_bytes(layer, kind, room) for layer in layers), default=0)
+        reserved = 2 * max(each, default=0)
     per_token = sum(_row_bytes(layer, kind) for layer in layers)
     return CachePlan(kind, per_token, used, reserved, host, windowed)
+
+
+def reserved_layer_bytes(layer: LayerShape, kind: str, num_tokens: int) -> int:
+    """What a layer takes when its cache holds `num_tokens` tokens: spare room and kept states included."""
+    room = num_tokens if kind == "static" else capacity_for(num_tokens)
+    tokens = _layer_bytes(layer, kind, room) if layer.num_heads else 0
+    if codec_of(kind):
+        # Room for all of them quantized, beside the last ones that are not yet.
+        tokens += _row_bytes(layer, kind) * min(room, MAX_TAIL_TOKENS)
+    return tokens + layer.state_bytes * (1 + NUM_KEPT_STATES)
 
 
 def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens: int) -> int:
@@ -133,7 +137,7 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
       n x query heads x (key + value) x i where shared keys are repeated, plus c x n x query heads x (3i + 4) where
       scores are tensors; and a recurrent scan, c (in whole scan chunks) x scan width x 24;
     - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
-    - quantized kinds: one layer in full precision;
+    - quantized kinds: one layer in full precision, and the chunk in all of them until the forward is over;
     - the logits of the last token with what sampling makes of them.
     In sliding layers n is what the chunk can see. Without a cache the chunk is the whole context. Where full attention
     starts at the first token, the kernel needs neither mask nor repeated keys.
@@ -153,16 +157,17 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     mask = c * num_visible * (2 + i) if has_mask else 0
     largest_layer = max((layer.bytes_per_token for layer in layers), default=0) * num_tokens
     growth = 0 if kind in ("none", "static") else largest_layer // 2
-    dequantized = largest_layer if kind in _CODE_BITS else 0
+    exact_chunk = c * sum(layer.bytes_per_token for layer in layers)
+    unpacked = largest_layer + exact_chunk if codec_of(kind) else 0
     logits = shape.vocab_size * (i + _SAMPLER_BYTES_PER_LOGIT)
-    return stream + max(mlp, attention, scan) + mask + growth + dequantized + logits
+    return stream + max(mlp, attention, scan) + mask + growth + unpacked + logits
 
 
 def refusal_of(shape: ModelShape, kind: str) -> str | None:
     """Why this model cannot have a cache of this kind; None if it can."""
     if kind == "offloaded" and (shape.has_sliding_layers or shape.state_bytes):
         return "offloading needs full attention in every layer"
-    if kind in _CODE_BITS and not shape.attention_layers:
+    if codec_of(kind) and not shape.attention_layers:
         return "there are no keys and values to quantize"
     return None
 
@@ -201,28 +206,19 @@ def _layer_bytes(layer: LayerShape, kind: str, num_tokens: int) -> int:
     if kind == "static":
         window = layer.sliding_window
         return layer.bytes_per_token * (num_tokens if window is None else min(num_tokens, window))
-    if kind not in _CODE_BITS:
+    if codec_of(kind) is None:
         return layer.bytes_per_token * num_tokens
-    num_exact = min(num_tokens, RESIDUAL_TOKENS)
+    # Of a running turn, the last tokens are not quantized yet.
+    num_exact = min(num_tokens, MAX_TAIL_TOKENS)
     return layer.bytes_per_token * num_exact + _row_bytes(layer, kind) * (num_tokens - num_exact)
 
 
 def _row_bytes(layer: LayerShape, kind: str) -> int:
     """What one token takes in a layer, once quantized."""
-    if kind not in _CODE_BITS:
+    codec = codec_of(kind)
+    if codec is None or layer.num_heads == 0:
         return layer.bytes_per_token
-    return layer.num_heads * sum(_quantized_bytes(dim, kind) for dim in (layer.key_dim, layer.value_dim))
-
-
-def _quantized_bytes(dim: int, kind: str) -> int:
-    """`dim` values of one token and head: their codes, and a scale for each group."""
-    codes = -(-dim * _CODE_BITS[kind] // 8)
-    return codes + (dim // group_of(dim) * _SCALE_BYTES if kind in _SCALED_PER_TOKEN else 0)
-
-
-def group_of(dim: int) -> int:
-    """How many values share a scale: the largest divisor of `dim` up to `MAX_GROUP`."""
-    return next(group for group in range(min(dim, MAX_GROUP), 0, -1) if dim % group == 0)
+    return layer.num_heads * sum(codec.num_row_bytes(dim) for dim in (layer.key_dim, layer.value_dim))
 
 
 def _windowed_tokens(layer: LayerShape, num_tokens: int) -> int:
