@@ -307,7 +307,10 @@ class ChatService:
         """The session's live cache beside all live caches of this owner."""
         self.get_session(session_id)
         runtime = self._runtime
-        mine = [c for c in runtime.scheduler.call(runtime.pool.report) if c.owner == self._owner]
+        caches, reserved_bytes = runtime.scheduler.call(
+            lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes)
+        )
+        mine = [c for c in caches if c.owner == self._owner]
         live = next((c for c in mine if c.session_id == session_id), None)
         return CacheReport(
             kind=live.kind if live else runtime.model_info.cache_kind,
@@ -316,6 +319,8 @@ class ChatService:
             num_bytes=live.num_bytes if live else 0,
             num_sessions=len(mine),
             total_bytes=sum(c.num_bytes for c in mine),
+            budget_bytes=runtime.pool.budget.limit_bytes,
+            reserved_bytes=reserved_bytes,
             max_context_tokens=runtime.model_info.max_context_tokens,
             problem=runtime.persistence.problem(self._owner, session_id),
         )

@@ -24,8 +24,10 @@ from chatcache.cache.session_cache import SessionCache, common_length
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.library_calls import first_sentence
 from chatcache.loader import LoadedModel
+from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
+from chatcache.relief import Relief
 from chatcache.reply_stream import StreamedReply, TextPiece
 from chatcache.sampler import NonFiniteLogitsError, Sampler
 from chatcache.session_pool import Acquired, SessionPool
@@ -90,6 +92,7 @@ class TurnRun:
         self._should_stop = should_stop
         self._sampler = Sampler(request.sampling)
         self._chunks = ChunkSchedule.of(loaded.model)
+        self._relief = Relief(pool, request.owner, request.session_id, loaded.model.device, emit)
         self._forward_options = {"logits_to_keep": 1} if _can_keep_logits(loaded.model) else {}
         self._stream = prompts.reply_stream(
             stop=request.sampling.stop or (),
@@ -114,17 +117,27 @@ class TurnRun:
         if len(self._ids) >= self._max_context_tokens:
             return self._end(FinishReason.CONTEXT_FULL)
         start, stop = self._next_piece(acquired.cache)
+        if not self._pool.reserve(self._request.owner, self._request.session_id, stop):
+            return self._relieve(acquired.cache, stop, was_allocating=False)
+        logits = None
         try:
             logits = self._forward(acquired.cache, start, stop)
+            token_id = self._sampler.choose(self._ids, logits) if stop == len(self._ids) else None
+        except NonFiniteLogitsError:
+            return self._end_untrusted()
         except Exception as error:
+            failure, is_memory = first_sentence(error), is_out_of_memory(error)
+            if logits is not None and not is_memory:
+                raise
             logger.warning("A forward of tokens [%d, %d) failed", start, stop, exc_info=True)
-            failure = first_sentence(error)
         else:
+            self._relief.forget_failures()
             if self._num_sampled_tokens == 0:
                 self._report_prefill(acquired)
-            return stop == len(self._ids) and self._take(logits)
+            return token_id is not None and self._take(token_id)
         # Outside the `except` block: until it is left, the failed frames hold their tensors.
-        return self._go_on_after(failure, acquired.cache)
+        self._repair(acquired.cache)
+        return self._relieve(acquired.cache, stop, was_allocating=True) if is_memory else self._go_on_after(failure)
 
     def partial(self) -> StreamedReply:
         """The reply if it ended here, for saving it while it grows."""
@@ -148,6 +161,7 @@ class TurnRun:
         self._began_s = time.perf_counter()
         self._acquired = acquired = self._pool.acquire(request.owner, request.session_id, self._ids)
         self._num_fed = acquired.alignment.num_cached_tokens
+        self._relief.tell_spilled(acquired.spilled, self._num_fed)
         for reuse in acquired.reuse:
             if reuse.source == "disk":
                 seconds = acquired.restore_s or 0.0
@@ -168,7 +182,8 @@ class TurnRun:
         start = cache.num_tokens
         if start == num_wanted - 1:
             return start, num_wanted
-        return start, min(start + self._chunks.num_tokens(start), num_wanted - 1)
+        num_tokens = min(self._chunks.num_tokens(start), self._relief.max_chunk_tokens or num_wanted)
+        return start, min(start + num_tokens, num_wanted - 1)
 
     def _forward(self, cache: SessionCache, start: int, stop: int) -> torch.Tensor:
         """Feed ids `[start, stop)`; the logits of the last one, shape (vocabulary,)."""
@@ -187,9 +202,17 @@ class TurnRun:
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
-    def _go_on_after(self, failure: str, cache: SessionCache) -> bool:
-        """Repair the cache; the next step tries again, once in a turn."""
+    def _repair(self, cache: SessionCache) -> None:
+        """Leave the cache sound, with at least one wanted token to forward."""
         num_kept = cache.repair()
+        if num_kept >= len(self._ids):  # the forward had succeeded, the choice of a token failed
+            cache.align(self._ids)
+        self._pool.settle(self._request.owner, self._request.session_id)
+
+    def _go_on_after(self, failure: str) -> bool:
+        """The cache is repaired; the next step tries again, once in a turn."""
+        assert self._acquired is not None
+        num_kept = self._acquired.cache.num_tokens
         if self._has_failed:
             return self._end(
                 FinishReason.ERROR, f"The model failed twice: {failure} The text so far was kept; try again."
@@ -200,22 +223,27 @@ class TurnRun:
         self._emit(CacheEvent("repair", num_kept, message))
         return False
 
+    def _relieve(self, cache: SessionCache, num_wanted: int, *, was_allocating: bool) -> bool:
+        """Memory is short: the next step tries again with more room, or the turn ends with what exists."""
+        if self._relief.relieve(cache, num_wanted, was_allocating=was_allocating):
+            return False
+        return self._end(FinishReason.CONTEXT_FULL)
+
     def _cuts(self) -> tuple[int, ...]:
         """Where chats fork: the token before the prompt's end, at which a regenerated reply begins."""
         return (self._num_prompt_tokens - 1,)
 
-    def _take(self, logits: torch.Tensor) -> bool:
-        """Choose the next token from its logits, say what became certain, and end where it ends the turn."""
-        try:
-            token_id = self._sampler.choose(self._ids, logits)
-        except NonFiniteLogitsError:
-            # What such a model has put into the cache is not to be trusted either.
-            self._drop_cache()
-            return self._end(
-                FinishReason.ERROR,
-                "The model returned numbers that are not finite, so no token could be chosen. The text so far was "
-                "kept. Try again; if it happens again, load the model with another dtype.",
-            )
+    def _end_untrusted(self) -> bool:
+        """What a model that returns such numbers has put into the cache is not to be trusted either."""
+        self._drop_cache()
+        return self._end(
+            FinishReason.ERROR,
+            "The model returned numbers that are not finite, so no token could be chosen. The text so far was "
+            "kept. Try again; if it happens again, load the model with another dtype.",
+        )
+
+    def _take(self, token_id: int) -> bool:
+        """Say what the token makes certain, and end where it ends the turn."""
         self._last_token_s = time.perf_counter()
         self._num_sampled_tokens += 1
         if self._num_sampled_tokens == 1:
@@ -254,7 +282,8 @@ class TurnRun:
                 acquired.cache.crop_to(num_kept)
             self._pool.release(request.owner, request.session_id, self._cuts())
         self._say(reply.pieces)
-        self.outcome = TurnOutcome(reply, self._stats(acquired, reason, problems))
+        self.outcome = TurnOutcome(reply, self._stats(acquired, reason, (*self._relief.told, *problems)))
+        self._acquired = None  # whoever keeps the handle of an ended turn must not keep its cache
         return True
 
     def _stats(self, acquired: Acquired | None, reason: FinishReason, problems: tuple[str, ...]) -> TurnStats:

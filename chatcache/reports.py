@@ -28,6 +28,7 @@ class ModelInfo:
 class CacheReport:
     """A session's live cache (zeros where there is none) beside all live caches of its owner.
 
+    `budget_bytes` is what the live caches of all owners together may take, `reserved_bytes` what they have reserved.
     `problem`: why the cache is not stored on disk to its end, as a sentence.
     """
 
@@ -37,6 +38,8 @@ class CacheReport:
     num_bytes: int
     num_sessions: int
     total_bytes: int
+    budget_bytes: int
+    reserved_bytes: int
     max_context_tokens: int
     problem: str | None
 

@@ -19,6 +19,10 @@ from chatcache.config import ServiceConfig
 from chatcache.engine import TurnRequest, TurnRun
 from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
 from chatcache.loader import LoadedModel, load_model
+from chatcache.memory.available import measure_usable_memory
+from chatcache.memory.budget import Budget
+from chatcache.memory.byte_sizes import format_size
+from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
@@ -50,12 +54,14 @@ class Runtime:
         self.loaded = loaded
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         kind = resolve_kind(loaded.model, config.cache)
+        budget = Budget(_budget_bytes(config, loaded))
         with translated_store_errors():
             self.segments = SegmentStore(database, config.disk_quota_bytes)
         self.scheduler = Scheduler(config.max_concurrent_turns)
         make_cache = partial(make_session_cache, loaded.model, kind)
         self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
-        self.pool = SessionPool(make_cache, self.persistence)
+        sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
+        self.pool = SessionPool(make_cache, self.persistence, sizes, budget)
         self.changes = ChangeBoard()
         self.runner = TurnRunner(
             store=self.store,
@@ -119,6 +125,24 @@ class _SessionLock:
 
     def __exit__(self, *exc: object) -> None:
         self._lock.release()
+
+
+def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:
+    """What all live caches together may take: as configured, else what is free now, less a reserve."""
+    if config.memory_budget_bytes is not None:
+        if config.memory_budget_bytes < 0:
+            raise InvalidInputError(f"The memory budget must not be negative, not {config.memory_budget_bytes}.")
+        return config.memory_budget_bytes
+    memory = measure_usable_memory(loaded.model.device)
+    logger.info(
+        "Memory for live caches: %s (%s free on %s, less a reserve of %s%s)",
+        format_size(memory.usable_bytes),
+        format_size(memory.free_bytes),
+        memory.device,
+        format_size(memory.reserve_bytes),
+        f"; limited by {memory.limited_by}" if memory.limited_by else "",
+    )
+    return memory.usable_bytes
 
 
 @contextlib.contextmanager

@@ -1,19 +1,28 @@
-"""`SessionPool`: the live caches of all sessions, one for each, in order of last use.
+"""`SessionPool`: the live caches of all sessions, one for each, in order of last use, within one memory budget.
 
-It knows which cache belongs to which owner's session, whose tokens begin alike, and when to ask the disk
-(`persistence`). It does not know models or text. Not thread-safe: used on the model thread only.
+It knows which cache belongs to which owner's session, whose tokens begin alike, when to ask the disk (`persistence`),
+and which caches leave memory when room is needed. It does not know models or text. Not thread-safe: used on the model
+thread only.
+
+Room is reserved before it is allocated, for turns, copies and restores alike; what is reserved is never less than what
+a cache takes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache, common_length
+from chatcache.cache.token_buffer import BLOCK_TOKENS
+from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
+from chatcache.memory.cache_sizes import CacheSizes
+from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.persistence import Persistence
 from chatcache.stats import MissReason, Reuse
 
@@ -21,16 +30,29 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Spilled:
+    """How many idle caches left memory, and how many of them are not on disk to their end: what is not is computed
+    again when their chats go on."""
+
+    num_sessions: int = 0
+    num_unsaved_sessions: int = 0
+
+    def __add__(self, other: Spilled) -> Spilled:
+        return Spilled(self.num_sessions + other.num_sessions, self.num_unsaved_sessions + other.num_unsaved_sessions)
+
+
+@dataclass(frozen=True, slots=True)
 class Acquired:
     """A session's cache, aligned to the ids a turn wants, and where its tokens came from.
 
-    `restore_s`: how long reading from disk took; None where the disk was not asked.
+    `restore_s`: how long reading from disk took; None where the disk was not asked. `spilled`: what had to leave.
     """
 
     cache: SessionCache
     alignment: Alignment
     reuse: tuple[Reuse, ...]
     restore_s: float | None = None
+    spilled: Spilled = Spilled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +76,34 @@ class _Key:
 class SessionPool:
     """Live caches by owner and session. A cache is never read for another owner, not even to compare its tokens."""
 
-    def __init__(self, make_cache: Callable[[], SessionCache], persistence: Persistence | None = None) -> None:
+    def __init__(
+        self,
+        make_cache: Callable[[], SessionCache],
+        persistence: Persistence | None = None,
+        sizes: CacheSizes | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        """Without `budget` there is no limit; `sizes` tells what caches take before they exist."""
         self._make_cache = make_cache
         self._persistence = persistence
+        self._sizes = sizes or CacheSizes(())
+        self.budget = budget or Budget(sys.maxsize)
         self._caches: dict[_Key, SessionCache] = {}  # least recently used first
         self._pinned: set[_Key] = set()
+        self._dropped: set[_Key] = set()  # while pinned
 
     def acquire(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> Acquired:
         """The session's cache, aligned to `wanted_ids` and pinned until `release`.
 
         Where another session of the same owner holds a longer beginning of `wanted_ids`, the cache is a copy of that;
-        what is still missing comes from disk where it is stored. Raises RuntimeError while the cache is pinned.
+        what is still missing comes from disk where it is stored and there is room for it. Raises RuntimeError while
+        the cache is pinned.
         """
         key = _Key(owner, session_id)
         if key in self._pinned:
             raise RuntimeError("This session's cache is in use by a turn.")
         own = self._caches.get(key)
-        copied = self._copied_prefix(key, wanted_ids)
+        copied, spilled = self._copied_prefix(key, wanted_ids)
         cache = copied or own or self._make_cache()
         try:
             alignment = cache.align(wanted_ids)
@@ -82,33 +115,41 @@ class SessionPool:
             # The copy held what it could; what is missing was missing in the session's own cache, or there was none.
             reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
-        self._put_last(key, cache)
         self._pinned.add(key)
+        self._put_last(key, cache)
+        self._settle(key, num_tokens=len(wanted_ids))
         source = "live" if copied is None else "prefix"
         reuse = (Reuse(source, alignment.num_cached_tokens),) if alignment.num_cached_tokens else ()
         if self._persistence is None or alignment.reason is None:
-            return Acquired(cache, alignment, reuse)
+            return Acquired(cache, alignment, reuse, spilled=spilled)
         began_s = time.perf_counter()
-        num_restored = self._persistence.extend(owner, session_id, cache, wanted_ids[:-1])
+        num_restored, spilled_too = self._restore(self._persistence, key, cache, wanted_ids[:-1])
         restore_s = time.perf_counter() - began_s
         if num_restored:
             alignment = dataclasses.replace(alignment, num_cached_tokens=cache.num_tokens)
             reuse = (*reuse, Reuse("disk", num_restored))
-        return Acquired(cache, alignment, reuse, restore_s)
+        return Acquired(cache, alignment, reuse, restore_s, spilled + spilled_too)
 
     def release(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> None:
         """The turn is over: its cache stays, as the one used last, and is saved; see `save`."""
         key = _Key(owner, session_id)
         self._pinned.discard(key)
-        if key in self._caches:
+        if key in self._dropped:
+            self.drop(owner, session_id)
+        elif key in self._caches:
             self._put_last(key, self._caches[key])
+            self._settle(key)
             self.save(owner, session_id, cuts)
 
-    def save(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> None:
-        """Have what the session's cache holds written to disk in the background; stored runs end at `cuts`."""
+    def save(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> bool:
+        """Have what the session's cache holds written to disk in the background; stored runs end at `cuts`.
+
+        False where not all of it will be on disk.
+        """
         cache = self._caches.get(_Key(owner, session_id))
-        if self._persistence is not None and cache is not None:
-            self._persistence.save(owner, session_id, cache, cuts)
+        if self._persistence is None or cache is None:
+            return False
+        return self._persistence.save(owner, session_id, cache, cuts)
 
     def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> int:
         """Restore what is stored of `wanted_ids` before a turn needs it; how many tokens are held then."""
@@ -116,12 +157,19 @@ class SessionPool:
         if key not in self._caches and key not in self._pinned and wanted_ids:
             self.acquire(owner, session_id, (*wanted_ids, wanted_ids[-1]))  # one more, for the message to come
             self._pinned.discard(key)
+            self._settle(key)
         cache = self._caches.get(key)
         return 0 if cache is None else cache.num_tokens
 
     def drop(self, owner: str, session_id: str) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
-        self._caches.pop(_Key(owner, session_id), None)
+        key = _Key(owner, session_id)
+        if key in self._pinned:
+            self._dropped.add(key)
+            return
+        self._dropped.discard(key)
+        self._caches.pop(key, None)
+        self.budget.release(key)
 
     def report(self) -> tuple[LiveCache, ...]:
         """Every cache that holds tokens, the least recently used first."""
@@ -131,25 +179,123 @@ class SessionPool:
             if cache.num_tokens
         )
 
-    def _copied_prefix(self, key: _Key, wanted_ids: Sequence[int]) -> SessionCache | None:
+    # ----------------------------------------------------------------- memory
+
+    def reserve(self, owner: str, session_id: str, num_tokens: int) -> bool:
+        """Whether the session's cache may grow to `num_tokens` tokens; the room is reserved then."""
+        key = _Key(owner, session_id)
+        need, held = self._need(key, num_tokens), self.budget.held(key)
+        is_held = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
+        return is_held or self.budget.reserve(key, need)
+
+    def can_spill(self, owner: str, session_id: str, num_tokens: int | None) -> bool:
+        """Whether idle caches can make the room; see `spill`."""
+        return bool(self._spillable(_Key(owner, session_id), num_tokens))
+
+    def spill(self, owner: str, session_id: str, num_tokens: int | None) -> Spilled:
+        """Move idle caches to disk, the least recently used first, until the session's cache may grow to `num_tokens`
+        tokens; None: all of them. Where that would not do, they stay."""
+        return self._spill(self._spillable(_Key(owner, session_id), num_tokens))
+
+    def settle(self, owner: str, session_id: str) -> None:
+        """Give back what the session's cache has reserved and does not take."""
+        self._settle(_Key(owner, session_id))
+
+    def _need(self, key: _Key, num_tokens: int) -> Need:
+        return self._sizes.need(self._caches[key].kind, num_tokens)
+
+    def _spillable(self, key: _Key, num_tokens: int | None) -> Sequence[_Key]:
+        if num_tokens is None:
+            return [one.key for one in self._idle(key) if one.need.num_bytes]
+        return choose_spills(self.budget, key, self._need(key, num_tokens), self._idle(key))
+
+    def _idle(self, *kept: _Key) -> list[IdleCache[_Key]]:
+        keys = (key for key in self._caches if key not in self._pinned and key not in kept)
+        return [IdleCache(key, self.budget.held(key)) for key in keys]
+
+    def _spill(self, keys: Sequence[_Key]) -> Spilled:
+        num_unsaved = 0
+        for key in keys:
+            if not self._save_at_last(key):
+                num_unsaved += 1
+            # Emptied, not only forgotten: a finished turn may still know the value.
+            self._caches.pop(key).crop_to(0)
+            self.budget.release(key)
+        if keys:
+            logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
+        return Spilled(len(keys), num_unsaved)
+
+    def _save_at_last(self, key: _Key) -> bool:
+        """Like `save`, but where the disk is behind it is waited for."""
+        if self.save(key.owner, key.session_id):
+            return True
+        if self._persistence is not None:
+            self._persistence.flush()
+        return self.save(key.owner, key.session_id)
+
+    def _reserve_or_spill(self, key: _Key, need: Need, *kept: _Key) -> tuple[bool, Spilled]:
+        spilled = self._spill(choose_spills(self.budget, key, need, self._idle(key, *kept)))
+        return self.budget.reserve(key, need), spilled
+
+    def _settle(self, key: _Key, num_tokens: int = 0) -> None:
+        """Give back the room that neither the tokens held nor `num_tokens` tokens need."""
+        cache = self._caches.get(key)
+        if cache is None:
+            self.budget.release(key)
+            return
+        try:
+            cache.trim(num_tokens)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            logger.warning("There was no memory to shorten a cache; it keeps its spare room")
+        planned = self._need(key, cache.num_tokens)
+        self.budget.hold(key, dataclasses.replace(planned, num_bytes=max(planned.num_bytes, cache.num_bytes)))
+
+    # ------------------------------------------------------------ where tokens come from
+
+    def _restore(
+        self, persistence: Persistence, key: _Key, cache: SessionCache, ids: Sequence[int]
+    ) -> tuple[int, Spilled]:
+        """Append what is stored of `ids` to the cache, as far as there is room."""
+        num_tokens = len(ids)
+        has_room, spilled = self._reserve_or_spill(key, self._need(key, num_tokens))
+        while not has_room and num_tokens > cache.num_tokens:
+            num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+            has_room, more = self._reserve_or_spill(key, self._need(key, num_tokens))
+            spilled += more
+        num_restored = 0
+        if num_tokens > cache.num_tokens:
+            num_restored = persistence.extend(key.owner, key.session_id, cache, ids[:num_tokens])
+        self._settle(key)
+        return num_restored, spilled
+
+    def _copied_prefix(self, key: _Key, wanted_ids: Sequence[int]) -> tuple[SessionCache | None, Spilled]:
         """A copy of the longest beginning of `wanted_ids` that the owner's other caches hold; None if `key`'s own
-        holds as much."""
+        holds as much, or if there is no room for a copy."""
         useful_ids = wanted_ids[:-1]  # the last one is always forwarded
         held = {
             other: common_length(cache.token_ids, useful_ids)
             for other, cache in self._caches.items()
-            if other.owner == key.owner
+            if other.owner == key.owner and other not in self._dropped
         }
         num_own = held.pop(key, 0)
         if max(held.values(), default=0) <= num_own:
-            return None
+            return None, Spilled()
         donor = max(held, key=lambda other: held[other])
+        copy, own = self._need(donor, held[donor]), self.budget.held(key)
+        # For a moment there are both, the copy and what it replaces.
+        both = Need(copy.num_bytes + own.num_bytes, max(copy.largest_layer_bytes, own.largest_layer_bytes))
+        has_room, spilled = self._reserve_or_spill(key, both, donor)
         try:
-            copy = self._caches[donor].fork(held[donor])
+            copied = self._caches[donor].fork(held[donor]) if has_room else None
         except Exception:
             logger.exception("A cache could not be copied; its tokens are computed again")
-            return None
-        return copy if copy.num_tokens > num_own else None
+            copied = None
+        if copied is None or copied.num_tokens <= num_own:
+            copied = None
+            self._settle(key)
+        return copied, spilled
 
     def _put_last(self, key: _Key, cache: SessionCache) -> None:
         self._caches.pop(key, None)

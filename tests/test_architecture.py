@@ -14,6 +14,7 @@ LAYERS = (
     ("chatcache.turn_starter",),
     ("chatcache.turn_runner", "chatcache.changes"),
     ("chatcache.turn", "chatcache.reports", "chatcache.text_input", "chatcache.scheduler", "chatcache.engine"),
+    ("chatcache.relief",),
     ("chatcache.session_pool", "chatcache.sampler", "chatcache.prefill_chunks"),
     ("chatcache.persistence",),
     ("chatcache.restore", "chatcache.segment_codec"),

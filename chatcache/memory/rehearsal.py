@@ -73,7 +73,7 @@ def _shape(model: PreTrainedModel, cache_layers: list[Any], dtype: torch.dtype, 
         num_parameters=sum(p.numel() for p in parameters),
         num_quantizable_parameters=sum(p.numel() for p in parameters if p.dim() >= 2 and p is not embedding),
         weight_bytes=sum(t.nbytes for t in (*parameters, *model.buffers())),
-        layers=tuple(_layer_shape(layer, name) for layer in cache_layers),
+        layers=layer_shapes(cache_layers, name),
         vocab_size=_size(config, "vocab_size"),
         hidden_size=_size(config, "hidden_size"),
         num_attention_heads=_size(config, "num_attention_heads"),
@@ -84,6 +84,14 @@ def _shape(model: PreTrainedModel, cache_layers: list[Any], dtype: torch.dtype, 
         max_context_tokens=_size(config, "max_position_embeddings") or None,
         notes=_notes(config),
     )
+
+
+def layer_shapes(cache_layers: Iterable[Any], name: str) -> tuple[LayerShape, ...]:
+    """What each layer of a cache keeps, told by what it holds after a few tokens.
+
+    Raises UnsupportedOptionError if a layer holds something of a form that cannot be measured.
+    """
+    return tuple(_layer_shape(layer, name) for layer in cache_layers)
 
 
 def _layer_shape(layer: Any, name: str) -> LayerShape:

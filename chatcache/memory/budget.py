@@ -1,0 +1,86 @@
+"""`Budget`: who holds how many bytes of the memory for live caches. Nothing is allocated that was not reserved here.
+
+Plain bookkeeping: it knows keys and numbers, no cache, no device. Not thread-safe: used on the model thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one cache takes. While a layer grows or changes its form its old and its new tensors exist together, so as
+    much as the largest layer takes has to stay free."""
+
+    num_bytes: int = 0
+    largest_layer_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCache(Generic[Key]):
+    """A cache that no turn is using."""
+
+    key: Key
+    need: Need
+
+
+class Budget:
+    """Reservations by key, together never above `limit_bytes`, one layer kept free."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._held: dict[Hashable, Need] = {}
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(need.num_bytes for need in self._held.values())
+
+    def held(self, key: Hashable) -> Need:
+        """What `key` has reserved."""
+        return self._held.get(key, Need())
+
+    def fits(self, key: Hashable, need: Need, without: Collection[Hashable] = ()) -> bool:
+        """Whether `key` could hold `need` instead of what it holds, once the keys in `without` hold nothing."""
+        others = [held for other, held in self._held.items() if other != key and other not in without]
+        together = [need, *others]
+        free_layer_bytes = max(one.largest_layer_bytes for one in together)
+        return sum(one.num_bytes for one in together) + free_layer_bytes <= self.limit_bytes
+
+    def reserve(self, key: Hashable, need: Need) -> bool:
+        """Let `key` hold `need` instead of what it holds; False, and nothing is changed, where it does not fit.
+
+        Holding less than before always fits.
+        """
+        held = self.held(key)
+        is_less = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
+        if not is_less and not self.fits(key, need):
+            return False
+        self._held[key] = need
+        return True
+
+    def hold(self, key: Hashable, need: Need) -> None:
+        """`key` holds `need`, whether it fits or not: what exists counts."""
+        self._held[key] = need
+
+    def release(self, key: Hashable) -> None:
+        """`key` holds nothing any more."""
+        self._held.pop(key, None)
+
+
+def choose_spills(budget: Budget, key: Hashable, need: Need, idle: Sequence[IdleCache[Key]]) -> tuple[Key, ...]:
+    """Which of the `idle` caches (the least recently used first) must leave so that `key` can hold `need`.
+
+    Nothing where it fits as it is, and nothing where it would not fit even without all of them: then they stay.
+    """
+    chosen: list[Key] = []
+    for cache in idle:
+        if budget.fits(key, need, without=chosen):
+            break
+        if cache.need.num_bytes:
+            chosen.append(cache.key)
+    return tuple(chosen) if budget.fits(key, need, without=chosen) else ()

@@ -1,0 +1,62 @@
+"""What a turn does when memory is short: one step at a time, the ones that cost least first.
+
+Pure: it decides from what is known of the shortage, and says each step in a sentence. The steps are taken in `relief`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+SMALLEST_CHUNK_TOKENS = 16
+
+
+class Step(StrEnum):
+    """Ordered from the one that costs least."""
+
+    RETRY = "retry"
+    """Free what lies unused and do the same again: what failed may have been a moment's peak."""
+    SPILL = "spill"
+    """Idle chats' caches leave memory; they come back from disk."""
+    SMALLER_CHUNKS = "smaller-chunks"
+    CONVERT = "convert"
+    """The chat's own cache takes the next smaller form."""
+    STOP = "stop"
+    """The reply ends with what exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """`was_allocating`: an allocation failed; else a reservation did, before anything was allocated.
+
+    `has_retried`: the same forward failed twice. `can_spill`: there are idle caches whose room would do, or might.
+    `chunk_tokens`: what the forward was to take. `lower_kinds`: the forms the chat's cache may still take, the one
+    that costs least first.
+    """
+
+    was_allocating: bool
+    has_retried: bool
+    can_spill: bool
+    chunk_tokens: int
+    lower_kinds: tuple[str, ...]
+
+
+def next_step(shortage: Shortage) -> Step:
+    """The step that costs least of those that can help.
+
+    A smaller chunk needs less room to compute in, but no smaller a cache: it helps where an allocation failed.
+    """
+    if shortage.was_allocating and not shortage.has_retried:
+        return Step.RETRY
+    if shortage.can_spill:
+        return Step.SPILL
+    if shortage.was_allocating and shortage.chunk_tokens > SMALLEST_CHUNK_TOKENS:
+        return Step.SMALLER_CHUNKS
+    if shortage.lower_kinds:
+        return Step.CONVERT
+    return Step.STOP
+
+
+def smaller_chunk(chunk_tokens: int) -> int:
+    """The next smaller power of two, at least `SMALLEST_CHUNK_TOKENS`."""
+    return max(SMALLEST_CHUNK_TOKENS, 1 << (chunk_tokens - 1).bit_length() - 1)

@@ -1,0 +1,34 @@
+"""Telling that memory ran out, whichever allocator says so, and giving back what lies unused."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+from accelerate.utils.memory import should_reduce_batch_size
+
+_TEXTS = (
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+)
+"""What accelerate does not know: the CPU allocator on Windows, and failures outside the caching allocator."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that an allocation failed: CPU, CUDA, ROCm, XPU, MPS, or Python's own."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    return should_reduce_batch_size(error) or any(text in str(error) for text in _TEXTS)
+
+
+def free_unused_memory(device: torch.device) -> None:
+    """Collect what only cycles hold, and have the device's allocator give back its idle blocks."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()

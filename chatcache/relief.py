@@ -1,0 +1,97 @@
+"""`Relief`: takes the ladder's steps for one running turn when memory is short, and tells each of them.
+
+It knows the pool, the turn's session and what was tried since the last forward that succeeded. What comes next is
+decided in `memory.ladder`; what the turn feeds and says is the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from chatcache.cache.session_cache import SessionCache
+from chatcache.events import CacheEvent, Event
+from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunk
+from chatcache.memory.out_of_memory import free_unused_memory
+from chatcache.session_pool import SessionPool, Spilled
+
+logger = logging.getLogger(__name__)
+
+
+class Relief:
+    """One turn's way down. `told` are the sentences for its stats; `max_chunk_tokens` limits its prefill, once set."""
+
+    def __init__(
+        self, pool: SessionPool, owner: str, session_id: str, device: torch.device, emit: Callable[[Event], None]
+    ) -> None:
+        self.told: list[str] = []
+        self.max_chunk_tokens: int | None = None
+        self._pool = pool
+        self._owner = owner
+        self._session_id = session_id
+        self._device = device
+        self._emit = emit
+        self._has_retried = False
+
+    def forget_failures(self) -> None:
+        """A forward succeeded: what fails next is another shortage."""
+        self._has_retried = False
+
+    def tell_spilled(self, spilled: Spilled, token_index: int) -> None:
+        """Say which caches had to leave, if any."""
+        if spilled.num_sessions:
+            self._tell(Step.SPILL, token_index, _spilled_sentence(spilled))
+
+    def relieve(self, cache: SessionCache, num_wanted: int, *, was_allocating: bool) -> bool:
+        """Take the next step; False where none is left and the turn must end.
+
+        `cache` is sound and could not grow to `num_wanted` tokens: an allocation failed, or there was no room left to
+        reserve.
+        """
+        num_held = cache.num_tokens
+        num_needed = None if was_allocating else num_wanted
+        shortage = Shortage(
+            was_allocating=was_allocating,
+            has_retried=self._has_retried,
+            can_spill=self._pool.can_spill(self._owner, self._session_id, num_needed),
+            chunk_tokens=num_wanted - num_held,
+            lower_kinds=(),
+        )
+        step = next_step(shortage)
+        if was_allocating:
+            free_unused_memory(self._device)
+        match step:
+            case Step.RETRY:
+                self._has_retried = True
+                self._tell(step, num_held, "what lay unused was freed and the step is done again.")
+            case Step.SPILL:
+                self.tell_spilled(self._pool.spill(self._owner, self._session_id, num_needed), num_held)
+            case Step.SMALLER_CHUNKS:
+                self.max_chunk_tokens = smaller_chunk(shortage.chunk_tokens)
+                self._tell(step, num_held, f"the prompt is read {self.max_chunk_tokens} tokens at a time from here on.")
+            case Step.CONVERT | Step.STOP:
+                self._tell(
+                    Step.STOP,
+                    num_held,
+                    f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept.",
+                )
+                return False
+        return True
+
+    def _tell(self, step: Step, token_index: int, what: str) -> None:
+        sentence = f"Memory was short at token {token_index:,}: {what}"
+        logger.warning("%s", sentence)
+        self.told.append(sentence)
+        self._emit(CacheEvent(step.value, token_index, sentence))
+
+
+def _spilled_sentence(spilled: Spilled) -> str:
+    num, unsaved = spilled.num_sessions, spilled.num_unsaved_sessions
+    caches = "the cache of an idle chat was" if num == 1 else f"the caches of {num} idle chats were"
+    if not unsaved:
+        return f"{caches} moved to disk."
+    if num == unsaved:
+        return f"{caches} dropped; going on there computes again what is not on disk."
+    return f"{caches} moved to disk, {unsaved} of them not to the end; going on there computes again what is missing."

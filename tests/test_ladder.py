@@ -1,0 +1,67 @@
+"""Which step comes next when memory is short, and what counts as memory running out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk
+from chatcache.memory.out_of_memory import is_out_of_memory
+
+ALL = Shortage(
+    was_allocating=True, has_retried=False, can_spill=True, chunk_tokens=512, lower_kinds=("quantized-int8",)
+)
+
+
+@pytest.mark.parametrize(
+    ("shortage", "expected"),
+    [
+        (ALL, Step.RETRY),
+        (replace(ALL, has_retried=True), Step.SPILL),
+        (replace(ALL, has_retried=True, can_spill=False), Step.SMALLER_CHUNKS),
+        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=16), Step.CONVERT),
+        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=1), Step.CONVERT),
+        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=1, lower_kinds=()), Step.STOP),
+        (replace(ALL, was_allocating=False), Step.SPILL),
+        (replace(ALL, was_allocating=False, can_spill=False), Step.CONVERT),
+        (replace(ALL, was_allocating=False, can_spill=False, lower_kinds=()), Step.STOP),
+    ],
+)
+def test_the_step_that_costs_least_of_those_that_help_comes_next(shortage: Shortage, expected: Step) -> None:
+    assert next_step(shortage) is expected
+
+
+@pytest.mark.parametrize(("before", "after"), [(4096, 2048), (100, 64), (33, 32), (32, 16), (17, 16)])
+def test_chunks_shrink_to_the_next_power_of_two(before: int, after: int) -> None:
+    assert smaller_chunk(before) == after >= SMALLEST_CHUNK_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), True),
+        (torch.OutOfMemoryError(), True),
+        (MemoryError(), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 5.00 GB)"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"), True),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (RuntimeError("my memory of this is bad"), False),
+        (ValueError("DefaultCPUAllocator: can't allocate memory"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_memory_running_out_is_told_from_other_failures(error: BaseException, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_a_real_failure_of_the_cpu_allocator_is_recognized() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
