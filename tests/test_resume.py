@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from endings import ENDINGS
 from services import GREEDY, counted_forwards, open_service
 
 from chatcache.chat import ChatService
-from chatcache.events import CacheEvent, Reply, TextEvent
+from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
 from chatcache.segment_codec import segment_bounds
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from storage.segment_files import SegmentFolder
 
 TIMEOUT_S = 60
-LONG = Sampling(temperature=0.0, max_new_tokens=1500)
 
 
 def send(service: ChatService, session_id: str, text: str, sampling: Sampling = GREEDY) -> Reply:
@@ -31,54 +30,13 @@ def segment_files(service: ChatService) -> list[Path]:
     return sorted(path for path in folder.path.rglob("*") if path.is_file())
 
 
-def end_by_length(service: ChatService, session_id: str) -> Reply:
-    return send(service, session_id, "Hello")
-
-
-def end_by_stop_string(service: ChatService, session_id: str) -> Reply:
-    probe = service.create_session()
-    said = send(service, probe.id, "Hello", dataclasses.replace(GREEDY, max_new_tokens=12)).message.text
-    reply = send(service, session_id, "Hello", Sampling(temperature=0.0, max_new_tokens=40, stop=(said[3:5],)))
-    assert reply.stats.finish_reason is FinishReason.STOP
-    return reply
-
-
-def end_by_stopping(service: ChatService, session_id: str) -> Reply:
-    turn = service.send(session_id, "Hello", LONG)
-    next(event for event in turn.events() if isinstance(event, TextEvent))
-    turn.stop()
-    reply = turn.result(TIMEOUT_S)
-    assert reply.stats.finish_reason is FinishReason.CANCELLED
-    return reply
-
-
-def end_by_failure(service: ChatService, session_id: str) -> Reply:
-    """The model fails twice in a row after a few tokens."""
-    embedding = service._runtime.loaded.model.get_input_embeddings()
-    num_calls = 0
-
-    def fail_late(*_args: object) -> None:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls > 5:
-            raise RuntimeError("injected")
-
-    handle = embedding.register_forward_hook(fail_late)
-    try:
-        reply = send(service, session_id, "Hello")
-    finally:
-        handle.remove()
-    assert reply.stats.finish_reason is FinishReason.ERROR
-    return reply
-
-
-@pytest.mark.parametrize("end", [end_by_length, end_by_stop_string, end_by_stopping, end_by_failure])
+@pytest.mark.parametrize("ending", [ending for ending in ENDINGS if ending != "eos"])
 def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
-    end: Callable[[ChatService, str], Reply], tiny_llama: LoadedModel, tmp_path: Path
+    ending: str, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session(system_prompt="Be brief.")
-        reply = end(service, session.id)
+        reply = ENDINGS[ending](service, session.id)
         num_held = service.cache_report(session.id).num_tokens
         fork = service.fork(reply.message.id)
         uninterrupted = send(service, fork.id, "Go on")

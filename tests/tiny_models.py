@@ -80,10 +80,10 @@ RECURRENT = ("lfm2", "qwen3-next", "mamba2", "falcon-h1")
 
 
 @cache
-def tiny_model(name: str) -> PreTrainedModel:
+def tiny_model(name: str, vocabulary_size: int = VOCABULARY_SIZE) -> PreTrainedModel:
     """The model, always with the same weights, in fp32 and eval mode. Shared between tests: do not change it."""
     model_type, settings = _CONFIGS[name]
-    config = CONFIG_MAPPING[model_type](**{**_COMMON, **settings})
+    config = CONFIG_MAPPING[model_type](**{**_COMMON, **settings, "vocab_size": vocabulary_size})
     with torch.random.fork_rng():
         torch.manual_seed(11)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
