@@ -1,6 +1,12 @@
 // On a narrow screen the figures wait behind a button.
+const panel = element.closest("#cache");
+const show = () => {
+  const button = element.querySelector("button[data-action='details']");
+  button?.setAttribute("aria-expanded", String(panel.hasAttribute("data-details")));
+};
 element.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-action='details']");
-  if (!button) return;
-  element.classList.toggle("show-details");
+  if (!event.target.closest("button[data-action='details']")) return;
+  panel.toggleAttribute("data-details");
+  show();
 });
+watch("value", show);

@@ -45,12 +45,21 @@
     document.body.classList.add("cc-ready");
   };
 
-  // The box takes text once the tab knows which chat it shows.
-  const focusWhenReady = () => {
+  // The box takes text once the tab knows which chat it shows; what was typed before a reload is there again.
+  const DRAFT = "chatcache-draft";
+  const prepareBox = () => {
     const box = document.querySelector("#message textarea");
-    if (!box || box.disabled) setTimeout(focusWhenReady, 50);
-    else if (document.activeElement === document.body) box.focus({ preventScroll: true });
+    if (!box || box.disabled) return setTimeout(prepareBox, 50);
+    const draft = sessionStorage.getItem(DRAFT);
+    if (draft && !box.value) {
+      box.value = draft;
+      box.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    if (document.activeElement === document.body) box.focus({ preventScroll: true });
   };
+  window.addEventListener("pagehide", () => {
+    sessionStorage.setItem(DRAFT, document.querySelector("#message textarea")?.value ?? "");
+  });
 
   // New text is followed as long as the reader is at the end.
   const start = () => {
@@ -58,7 +67,7 @@
     const toggle = document.querySelector("#sidebar .toggle-button");
     if (!talk || !toggle) return setTimeout(start, 50);
     leaveRoomForTheChat(toggle);
-    focusWhenReady();
+    prepareBox();
     let atEnd = true;
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;

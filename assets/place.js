@@ -1,12 +1,10 @@
-// The tab begins where its address says. From then on the address follows the place, and the page is told when the
-// tab has moved or its session has changed.
+// The tab begins where its address says. From then on the address follows the place.
 const travel = () => {
   trigger("travelled", { session: new URLSearchParams(window.location.search).get("session") ?? "" });
 };
 let visit = 0;
-let seen = "";
 watch("value", () => {
-  const here = props.value;
+  const here = JSON.parse(props.value);
   const url = new URL(window.location.href);
   if (here.session) url.searchParams.set("session", here.session);
   else url.searchParams.delete("session");
@@ -15,21 +13,14 @@ watch("value", () => {
     visit = here.visit;
     trigger("arrived");
   }
-  const now = `${here.session} ${here.version}`;
-  if (now !== seen) {
-    seen = now;
-    trigger("changed");
-  }
 });
 window.addEventListener("popstate", travel);
 travel();
 
-// Other tabs begin chats, and a follower may have failed: look again now and then, and when the tab is looked at. A tab
-// that nobody looks at gives its connection back after a while, for a browser has six for all its tabs together.
+// A follower may have failed: look again now and then, and when the tab is looked at. A tab that nobody looks at gives
+// its connection back after a while, for a browser has six for all its tabs together.
 const lookAgain = () => {
-  if (!visit || document.hidden) return;
-  trigger("changed");
-  trigger("resumed");
+  if (visit && !document.hidden) trigger("resumed");
 };
 let leaving = 0;
 setInterval(lookAgain, 15000);

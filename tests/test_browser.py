@@ -228,6 +228,7 @@ def test_a_double_click_is_one_step(page: Page, site: Site) -> None:
     assert len(site.service.messages(session_id)) == 4
     box(page).fill("Four.")
     button(page, "Send").dblclick()
+    expect(page.get_by_role("article", name="You")).to_have_count(3)
     expect(button(page, "Regenerate")).to_be_visible()
     expect(replies(page)).to_have_count(3)
     tip = site.service.messages(session_id)[-1]
@@ -379,6 +380,7 @@ def test_rename_pin_delete_and_undo(page: Page, site: Site) -> None:
     expect(chats.get_by_role("link").first).to_contain_text("<b>Renamed</b>")
     button(page, "Delete").click()
     expect(page.get_by_role("status").filter(has_text="is in the bin")).to_be_visible()
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
     expect(chats.get_by_role("link", name="<b>Renamed</b>")).to_have_count(0)
     assert site.service.get_session(session_id).deleted_at is not None
     button(page, "Undo").click()
@@ -461,10 +463,12 @@ def test_long_chats_are_shown_in_pages(page: Page, site: Site) -> None:
         site.service.send(session_id, f"Message number {number}.").result(60)
     page.goto(site.address(session_id))
     expect(replies(page)).to_have_count(20)
-    expect(page.get_by_text("Message number 2.", exact=True)).to_have_count(0)
+    mine = page.get_by_role("article", name="You")
+    expect(mine.first).to_have_text("Message number 3.")
     button(page, "Show earlier messages").click()
-    expect(replies(page)).to_have_count(23)
-    expect(page.get_by_text("Message number 0.", exact=True)).to_have_count(1)
+    expect(mine).to_have_count(23)
+    expect(mine.first).to_have_text("Message number 0.")
+    expect(button(page, "Show earlier messages")).to_have_count(0)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -474,7 +478,7 @@ def test_the_page_fits_wide_and_narrow(browser: Browser, site: Site, width: int,
     context.set_default_timeout(WAIT_MS)
     try:
         page = context.new_page()
-        session = site.service.create_session(sampling=Sampling(temperature=0.0, max_new_tokens=48))
+        session = site.service.create_session(sampling=Sampling(temperature=0.0, max_new_tokens=16))
         site.service.send(session.id, "What is a key/value cache?").result(60)
         site.service.regenerate(session.id).result(60)
         page.goto(f"{site.address(session.id)}&__theme={theme}")

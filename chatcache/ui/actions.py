@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
@@ -21,7 +22,7 @@ from chatcache.ui import texts
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, render_notice
-from chatcache.ui.place import Place
+from chatcache.ui.place import Place, Seen
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -54,17 +55,17 @@ class Actions:
     def __init__(self, service: ChatService, page: Page) -> None:
         self._service = service
         self._page = page
-        self._on_transcript: dict[str, Callable[[Place, str, str, str], Updates]] = {
+        self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
             "continue": self._continue,
             "rollback": self._roll_back,
-            "previous": lambda place, target, *_: self._select_neighbour(place, target, -1),
-            "next": lambda place, target, *_: self._select_neighbour(place, target, 1),
-            "select": self._select,
+            "previous": lambda click: self._select_neighbour(click.target, -1),
+            "next": lambda click: self._select_neighbour(click.target, 1),
+            "select": lambda click: self._select(click.target),
             "undelete": self._undelete,
-            "earlier": lambda place, *_: {self._page.place: place.showing_more().to_json()},
+            "earlier": lambda click: {page.place: click.place.showing_more().to_json()},
             "suggest": self._suggest,
-            "dismiss": lambda *_: {self._page.notice: ""},
+            "dismiss": lambda _click: {page.notice: ""},
         }
 
     def notify(self, text: str, *, is_error: bool = False, undo: tuple[str, str] | None = None) -> Updates:
@@ -74,8 +75,15 @@ class Actions:
 
     @said_if_refused
     def go_to(self, sent: object, event: gr.EventData) -> Updates:
-        session_id = _told(event, "session")
-        return self._go(Place.from_json(sent), session_id or None) | {self._page.ticket: _new_ticket()}
+        """Another chat: one that was clicked, or the one in the address."""
+        place, session_id = Place.from_json(sent), _told(event, "session") or None
+        ticket = {self._page.ticket: _new_ticket()}
+        try:
+            if session_id is not None:
+                self._service.get_session(session_id)
+        except NotFoundError:
+            return self._go(place, None) | self.notify(texts.UNKNOWN_SESSION, is_error=True) | ticket
+        return self._go(place, session_id) | ticket
 
     @said_if_refused
     def new_chat(self, sent: object) -> Updates:
@@ -91,14 +99,16 @@ class Actions:
     # ------------------------------------------------------------------ the chat
 
     @said_if_refused
-    def send(self, sent: object, ticket: str, text: str) -> Updates:
+    def send(self, sent: object, sent_seen: object, ticket: str, text: str) -> Updates:
         """Send what is in the box; the box is emptied once the message is stored."""
         if not text.strip():
             raise InvalidInputError(texts.EMPTY_MESSAGE)
         place = Place.from_json(sent)
         done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
         if place.session_id is not None:
-            self._service.send(place.session_id, text, parent_id=place.tip_id, request_id=ticket or None)
+            seen = Seen.from_json(sent_seen)
+            tip_id = seen.tip_id if seen.session_id == place.session_id else None
+            self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
             return done
         session = self._service.create_session()
         try:
@@ -118,42 +128,40 @@ class Actions:
         return {self._page.notice: ""}
 
     @said_if_refused
-    def act(self, sent: object, ticket: str, text: str, event: gr.EventData) -> Updates:
+    def act(self, sent: object, sent_seen: object, ticket: str, text: str, event: gr.EventData) -> Updates:
         """A button inside the conversation or a notice: `event` names the action and the id it is about."""
         handler = self._on_transcript.get(_told(event, "action"))
         if handler is None:
-            return {}
-        return handler(Place.from_json(sent), _told(event, "message"), ticket, text)
+            return self._nothing()
+        return handler(_Click(Place.from_json(sent), Seen.from_json(sent_seen), _told(event, "message"), ticket, text))
 
-    def _regenerate(self, place: Place, target: str, ticket: str, _text: str) -> Updates:
-        self._service.regenerate(_session_of(place), target, request_id=ticket or None)
+    def _regenerate(self, click: _Click) -> Updates:
+        self._service.regenerate(_session_of(click.place), click.target, request_id=click.ticket or None)
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
-    def _continue(self, place: Place, _target: str, ticket: str, _text: str) -> Updates:
-        session_id = self._session_as_seen(place)
-        self._service.continue_reply(session_id, request_id=ticket or None)
+    def _continue(self, click: _Click) -> Updates:
+        self._service.continue_reply(self._session_as_seen(click), request_id=click.ticket or None)
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
-    def _roll_back(self, place: Place, _target: str, _ticket: str, text: str) -> Updates:
+    def _roll_back(self, click: _Click) -> Updates:
         """Go back one turn; its text comes before whatever was being typed."""
-        rollback = self._service.rollback(self._session_as_seen(place))
-        draft = f"{rollback.prompt.text}\n\n{text}" if text.strip() else rollback.prompt.text
+        rollback = self._service.rollback(self._session_as_seen(click))
+        draft = f"{rollback.prompt.text}\n\n{click.text}" if click.text.strip() else rollback.prompt.text
         return {self._page.message: draft} | self.notify(texts.rolled_back(), undo=("select", rollback.undone.id))
 
-    def _select_neighbour(self, place: Place, target: str, step: int) -> Updates:
-        alternatives = [message.id for message in self._service.alternatives(target)]
-        wanted = alternatives.index(target) + step
-        if not 0 <= wanted < len(alternatives):
-            return {}
-        return self._select(place, alternatives[wanted])
+    def _select_neighbour(self, message_id: str, step: int) -> Updates:
+        alternatives = [message.id for message in self._service.alternatives(message_id)]
+        wanted = alternatives.index(message_id) + step
+        return self._select(alternatives[wanted]) if 0 <= wanted < len(alternatives) else self._nothing()
 
-    def _select(self, _place: Place, target: str, *_: str) -> Updates:
-        self._service.select(target)
+    def _select(self, message_id: str) -> Updates:
+        self._service.select(message_id)
         return {self._page.notice: ""}
 
-    def _suggest(self, _place: Place, target: str, *_: str) -> Updates:
-        suggestions = dict(enumerate(texts.PROMPT_SUGGESTIONS))
-        return {self._page.message: suggestions[int(target)]}
+    def _suggest(self, click: _Click) -> Updates:
+        """A suggestion goes into the box, before whatever was being typed."""
+        suggestion = dict(enumerate(texts.PROMPT_SUGGESTIONS))[int(click.target)]
+        return {self._page.message: f"{suggestion}\n\n{click.text}" if click.text.strip() else suggestion}
 
     # -------------------------------------------------------------- the session
 
@@ -174,7 +182,7 @@ class Actions:
     def toggle_pin(self, sent: object) -> Updates:
         session = self._service.get_session(_session_of(Place.from_json(sent)))
         self._service.update_session(session.id, pinned=not session.pinned)
-        return {}
+        return self._nothing()
 
     @said_if_refused
     def delete(self, sent: object) -> Updates:
@@ -182,8 +190,8 @@ class Actions:
         session = self._service.delete(_session_of(place))
         return self._go(place, None) | self.notify(texts.deleted(session.title), undo=("undelete", session.id))
 
-    def _undelete(self, place: Place, target: str, *_: str) -> Updates:
-        return self._go(place, self._service.undelete(target).id)
+    def _undelete(self, click: _Click) -> Updates:
+        return self._go(click.place, self._service.undelete(click.target).id)
 
     @said_if_refused
     def export(self, sent: object) -> Updates:
@@ -211,12 +219,26 @@ class Actions:
             self._page.notice: "",
         }
 
-    def _session_as_seen(self, place: Place) -> str:
+    def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
-        session = self._service.get_session(_session_of(place))
-        if session.tip_id != place.tip_id:
+        session = self._service.get_session(_session_of(click.place))
+        if (session.id, session.tip_id) != (click.seen.session_id, click.seen.tip_id):
             raise StaleTipError(texts.STALE_PAGE)
         return session.id
+
+    def _nothing(self) -> Updates:
+        return {self._page.notice: gr.skip()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Click:
+    """A button inside rendered HTML was clicked: where, on what (`target`), and what was in the box."""
+
+    place: Place
+    seen: Seen
+    target: str
+    ticket: str
+    text: str
 
 
 def file_name(title: str) -> str:

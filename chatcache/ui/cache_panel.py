@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+
 from chatcache.reports import CacheReport, ModelInfo
 from chatcache.stats import TurnStats
 from chatcache.ui import figures, texts
@@ -16,7 +17,8 @@ def render_cache_panel(model: ModelInfo, report: CacheReport | None, stats: Turn
         account = _render_account(stats, is_first=is_first)
     rows = _reply_rows(stats) + _cache_rows(model, report, stats)
     details = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
-    notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in model.notices)
+    told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
+    notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in told)
     return (
         f'{account}<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
         f"{texts.SHOW_DETAILS}</button>"
@@ -80,6 +82,8 @@ def _reply_rows(stats: TurnStats | None) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if stats.ttft_s is not None:
         rows.append(("First token after", figures.seconds(stats.ttft_s)))
+    if stats.restore_s:
+        rows.append(("Fetched from disk in", figures.seconds(stats.restore_s)))
     if stats.decode_tokens_per_s:
         rows.append(("Speed", figures.speed(stats.decode_tokens_per_s)))
     if stats.num_completion_tokens:
@@ -92,8 +96,9 @@ def _cache_rows(model: ModelInfo, report: CacheReport | None, stats: TurnStats |
     if report is not None:
         held = f"{figures.count(report.num_tokens, 'token')}, {figures.size(report.num_bytes)}"
         rows.append(("In memory", held if report.is_live else "nothing"))
-        if report.num_sessions > 1:
-            rows.append(("All chats", f"{figures.size(report.total_bytes)} in {report.num_sessions} chats"))
+        chats = f" in {report.num_sessions} chats" if report.num_sessions > 1 else ""
+        total, budget = figures.size(report.total_bytes), figures.size(report.budget_bytes)
+        rows.append(("All caches", f"{total} of {budget}{chats}"))
     if stats is not None and stats.num_prompt_tokens:
         used = stats.num_prompt_tokens + stats.num_completion_tokens
         rows.append(("Context", f"{used:,} of {figures.count(model.max_context_tokens, 'token')}"))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def bind(service: ChatService, page: Page) -> None:
     """Bind every event, inside the `gr.Blocks` that is open."""
     actions, follower = Actions(service, page), Follower(service, page)
-    place, ticket, message = page.place, page.ticket, page.message
+    place, seen, ticket, message = page.place, page.seen, page.ticket, page.message
 
     listed = {"outputs": [page.chats, page.notice], "trigger_mode": "always_last", **QUIET}
-    place.changed(actions.list_chats, [place, page.search], **listed)
+    seen.changed(actions.list_chats, [place, page.search], **listed)
     page.search.change(actions.list_chats, [place, page.search], **listed)
 
     followed = [getattr(page, name) for name in FOLLOWED]
@@ -38,10 +38,10 @@ def bind(service: ChatService, page: Page) -> None:
     on(page.chats.go, actions.go_to, place)
     on(place.travelled, actions.go_to, place)
     on(page.new_chat.click, actions.new_chat, place)
-    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, ticket, message)
+    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message)
     on(page.stop.click, actions.stop, place)
-    on(page.transcript.act, actions.act, place, ticket, message)
-    on(page.notice.act, actions.act, place, ticket, message)
+    on(page.transcript.act, actions.act, place, seen, ticket, message)
+    on(page.notice.act, actions.act, place, seen, ticket, message)
     on(page.rename.click, actions.begin_rename, place)
     on(partial(gr.on, [page.save_title.click, page.new_title.submit]), actions.rename, place, page.new_title)
     on(page.cancel_title.click, actions.cancel_rename)
@@ -55,7 +55,7 @@ QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "
 """For every event: no waiting for other tabs, no overlay over what it changes, no public endpoint."""
 
 FOLLOWED = (
-    "place", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
+    "seen", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
 )  # fmt: skip
 """What the follower writes."""
 

@@ -22,7 +22,7 @@ from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, render_notice
-from chatcache.ui.place import Place
+from chatcache.ui.place import Place, Seen
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import View, load_view
 
@@ -46,13 +46,15 @@ class Follower:
         self._service = service
         self._page = page
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
 
     async def resume(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
         """Follow again if this tab's follower has ended; else nothing."""
-        if (request.session_hash or "") not in self._watches:
-            async for updates in self.follow(sent_place, request):
-                yield updates
+        if (request.session_hash or "") in self._watches:
+            yield self._nothing()  # Gradio empties every output of a handler that ends without an update
+            return
+        async for updates in self.follow(sent_place, request):
+            yield updates
 
     async def leave(self, request: gr.Request) -> None:
         """End this tab's follower: nobody looks, and a browser has only six connections for all its tabs."""
@@ -66,7 +68,7 @@ class Follower:
         where it is.
         """
         tab = request.session_hash or ""
-        watch, before = _Watch(), self._watches.get(tab)
+        watch, before = Watch(), self._watches.get(tab)
         self._watches[tab] = watch
         try:
             if before is not None:
@@ -75,41 +77,48 @@ class Follower:
                     await asyncio.wait_for(before.ended.wait(), 2 * CHANGE_TIMEOUT_S)
             async for updates in self._look(Place.from_json(sent_place), watch):
                 yield updates
-                if watch.left.is_set():
-                    return
+            # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
+            yield self._nothing()
         finally:
             watch.ended.set()
             if self._watches.get(tab) is watch:
                 del self._watches[tab]
 
-    async def _look(self, place: Place, watch: _Watch) -> AsyncIterator[Updates]:
-        """Paint, tail the running turn, wait for the next change, and so on. Ends where there is no chat."""
+    async def _look(self, place: Place, watch: Watch) -> AsyncIterator[Updates]:
+        """Paint, tail the running turn, wait for the next change, and so on. Ends where there is no chat.
+
+        Every update names every component it ever named: Gradio sends differences, and its page applies them to values
+        it has not shown yet, so what one update sets and the next leaves out can be lost.
+        """
+        cache: Updates = {}
         while not watch.left.is_set():
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
-                    yield self._paint_nothing(place)
+                    yield self._paint_nothing()
                     return
-                yield self._paint(place, view)
+                painted = self._paint(view) | cache
+                yield painted
                 if view.turn is not None:
                     async for reply in tail(view.turn, watch):
-                        yield {self._page.live: reply.to_json()}
+                        yield painted | {self._page.live: reply.to_json()}
                 else:
-                    yield {self._page.cache: await self._run(self._render_cache, view)}
+                    cache = {self._page.cache: await self._run(self._render_cache, view)}
+                    yield painted | cache
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing(place.at(None), Notice(texts.UNKNOWN_SESSION, is_error=True))
+                yield self._paint_nothing(Notice(texts.UNKNOWN_SESSION, is_error=True))
                 return
             except ChatCacheError as error:
                 yield {self._page.notice: render_notice(Notice(str(error), is_error=True))}
                 await watch.pause(CHANGE_TIMEOUT_S)
 
-    def _paint(self, place: Place, view: View) -> Updates:
+    def _paint(self, view: View) -> Updates:
         page, session, is_busy = self._page, view.session, view.turn is not None
         is_empty = not view.messages and not is_busy
         transcript = render_transcript(view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy)
         updates: Updates = {
-            page.place: place.showing(session).to_json(),
+            page.seen: Seen.of(session).to_json(),
             page.title: render_title(session.title),
             page.session_tools: gr.update(visible=session.deleted_at is None),
             page.pin: gr.update(value=texts.UNPIN if session.pinned else texts.PIN),
@@ -123,10 +132,10 @@ class Follower:
             updates[page.notice] = render_notice(Notice(texts.IN_THE_BIN, undo=("undelete", session.id)))
         return updates
 
-    def _paint_nothing(self, place: Place, notice: Notice | None = None) -> Updates:
+    def _paint_nothing(self, notice: Notice | None = None) -> Updates:
         page = self._page
         updates: Updates = {
-            page.place: place.to_json(),
+            page.seen: Seen().to_json(),
             page.title: render_title(texts.NEW_CHAT),
             page.session_tools: gr.update(visible=False),
             page.transcript: render_welcome(),
@@ -144,7 +153,10 @@ class Follower:
         report = self._service.cache_report(view.session.id)
         return render_cache_panel(self._service.model_info, report, view.tip_stats, is_first=view.num_turns <= 1)
 
-    async def _wait_for_change(self, view: View, watch: _Watch) -> None:
+    def _nothing(self) -> Updates:
+        return {self._page.notice: gr.skip()}
+
+    async def _wait_for_change(self, view: View, watch: Watch) -> None:
         session, version = view.session, view.session.version
         left = asyncio.ensure_future(watch.left.wait())
         try:
@@ -161,7 +173,7 @@ class Follower:
         return asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
 
 
-class _Watch:
+class Watch:
     """One follower's life: `left` tells it to end, `ended` that it has."""
 
     def __init__(self) -> None:
@@ -174,7 +186,7 @@ class _Watch:
             await asyncio.wait_for(self.left.wait(), duration_s)
 
 
-async def tail(turn: Turn, watch: _Watch, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
+async def tail(turn: Turn, watch: Watch, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
     """The reply as it grows, at most once per interval, until the turn has ended or the tab is left.
 
     Reads the turn's log from its beginning, so whoever comes late sees what there is so far at once.

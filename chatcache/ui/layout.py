@@ -9,7 +9,7 @@ from pathlib import Path
 import gradio as gr
 
 from chatcache.ui import texts
-from chatcache.ui.place import Place
+from chatcache.ui.place import Place, Seen
 from chatcache.ui.transcript import LIVE_TEMPLATE
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -20,6 +20,7 @@ class Page:
     """The components that events read or write."""
 
     place: gr.HTML
+    seen: gr.HTML
     ticket: gr.HTML
     new_chat: gr.Button
     search: gr.Textbox
@@ -48,6 +49,7 @@ class Page:
 def lay_out() -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
     place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
+    seen = gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen")
     ticket = gr.HTML("", html_template="", js_on_load=None, elem_id="ticket")
     with gr.Sidebar(width=280, elem_id="sidebar"):
         gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
@@ -71,7 +73,13 @@ def lay_out() -> Page:
                 save_title = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
                 cancel_title = gr.Button(texts.CANCEL, size="sm", min_width=0)
             with gr.Column(elem_id="conversation"):
-                transcript = gr.HTML("", js_on_load=script("actions"), elem_id="transcript", apply_default_css=False)
+                transcript = gr.HTML(
+                    "",
+                    html_template=_TRANSCRIPT_TEMPLATE,
+                    js_on_load=script("actions"),
+                    elem_id="transcript",
+                    apply_default_css=False,
+                )
                 live = gr.HTML(
                     None,
                     html_template=LIVE_TEMPLATE,
@@ -105,6 +113,8 @@ def script(name: str) -> str:
     """What a component runs once it is on the page: `assets/<name>.js`."""
     return (ASSETS / f"{name}.js").read_text(encoding="utf-8")
 
+
+_TRANSCRIPT_TEMPLATE = f'<div role="log" aria-label="{texts.CONVERSATION}">${{value}}</div>'
 
 _CACHE_TEMPLATE = (
     f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'

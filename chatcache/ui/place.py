@@ -1,8 +1,12 @@
-"""`Place`: where one browser tab is. Ids and counts only, for this is what the browser holds and sends back."""
+"""What a browser tab holds and sends back: ids and counts only.
+
+`Place` is where the tab is; only what a person does moves it. `Seen` is what the tab shows of it; only the follower
+writes that. So neither can undo the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +17,12 @@ NUM_MESSAGES_SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The session a tab shows (None: a chat not yet begun), the tip it showed last, and how much of the chat.
+    """The session a tab shows (None: a chat not yet begun), and how many of its messages.
 
-    `visit` grows with every deliberate move; the page follows a session anew when it changes.
+    `visit` grows with every move; the page follows a session anew when it changes.
     """
 
     session_id: str | None = None
-    tip_id: str | None = None
-    version: int = 0
     num_shown: int = NUM_MESSAGES_SHOWN
     visit: int = 0
 
@@ -31,31 +33,53 @@ class Place:
     def showing_more(self) -> Place:
         return replace(self, num_shown=self.num_shown + NUM_MESSAGES_SHOWN, visit=self.visit + 1)
 
-    def showing(self, session: ChatSession) -> Place:
-        """The same place, now that the tab shows this state of it."""
-        return replace(self, tip_id=session.tip_id, version=session.version)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "session": self.session_id,
-            "tip": self.tip_id,
-            "version": self.version,
-            "shown": self.num_shown,
-            "visit": self.visit,
-        }
+    def to_json(self) -> str:
+        return _to_json({"session": self.session_id, "shown": self.num_shown, "visit": self.visit})
 
     @classmethod
-    def from_json(cls, data: object) -> Place:
+    def from_json(cls, sent: object) -> Place:
         """From what a browser sent; whatever is not understood takes its default."""
-        if not isinstance(data, Mapping):
-            return cls()
+        data = _from_json(sent)
         return cls(
             session_id=_text(data.get("session")),
-            tip_id=_text(data.get("tip")),
-            version=_count(data.get("version"), 0),
             num_shown=max(_count(data.get("shown"), NUM_MESSAGES_SHOWN), 1),
             visit=_count(data.get("visit"), 0),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The state of a session that a tab shows: its tip and its version."""
+
+    session_id: str | None = None
+    tip_id: str | None = None
+    version: int = 0
+
+    @classmethod
+    def of(cls, session: ChatSession) -> Seen:
+        return cls(session.id, session.tip_id, session.version)
+
+    def to_json(self) -> str:
+        return _to_json({"session": self.session_id, "tip": self.tip_id, "version": self.version})
+
+    @classmethod
+    def from_json(cls, sent: object) -> Seen:
+        """From what a browser sent; whatever is not understood takes its default."""
+        data = _from_json(sent)
+        return cls(_text(data.get("session")), _text(data.get("tip")), _count(data.get("version"), 0))
+
+
+def _to_json(data: dict[str, Any]) -> str:
+    """As text, for Gradio changes dictionaries in place while the page still reads them; without any tag in it."""
+    return json.dumps(data).replace("<", "\\u003c")
+
+
+def _from_json(sent: object) -> dict[str, Any]:
+    try:
+        data = json.loads(sent) if isinstance(sent, str) else None
+    except (ValueError, RecursionError):
+        data = None
+    return data if isinstance(data, dict) else {}
 
 
 def _text(value: object) -> str | None:

@@ -63,26 +63,29 @@ class LiveReply:
     def set_status(self, status: str) -> None:
         self._status = html.escape(status)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "status": self._status,
-            "thought": self._thought,
-            "thinking": bool(self._thought) and not self._has_text,
-            "closed": list(self._markdown.closed),
-            "open": self._markdown.open,
-        }
+    def to_json(self) -> list[dict[str, Any]]:
+        """One dictionary, in a list: Gradio tells a list from the updates of other kinds that it may alternate with."""
+        return [
+            {
+                "status": self._status,
+                "thought": self._thought,
+                "thinking": bool(self._thought) and not self._has_text,
+                "closed": list(self._markdown.closed),
+                "open": self._markdown.open,
+            }
+        ]
 
 
 LIVE_TEMPLATE = (
     '${value ? `<article class="message reply live" data-testid="bot" aria-label="'
     + texts.MODEL
     + '" aria-busy="true">'
-    + '<div class="live-status">${value.status ? `<p class="status"><span class="pulse"></span>${value.status}</p>`'
-    + ' : ""}</div>'
-    + '${value.thought ? `<details class="thought" ${value.thinking ? "open" : ""}><summary>'
+    + '<div class="live-status">${value[0].status ? `<p class="status"><span class="pulse"></span>'
+    + '${value[0].status}</p>` : ""}</div>'
+    + '${value[0].thought ? `<details class="thought" ${value[0].thinking ? "open" : ""}><summary>'
     + texts.THINKING
-    + '</summary><div class="plain">${value.thought}</div></details>` : ""}'
-    + '<div class="prose">${value.closed.join("")}${value.open}` : ""}'
+    + '</summary><div class="plain">${value[0].thought}</div></details>` : ""}'
+    + '<div class="prose">${value[0].closed.join("")}${value[0].open}` : ""}'
 )
 """The open block comes last, for its end tags are left to the browser."""
 

@@ -1,0 +1,490 @@
+"""What the page shows, as text: rendering of messages, chats and the cache, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+from gradio.utils import diff
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
+from chatcache.reports import CacheReport, ModelInfo
+from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
+from chatcache.turn import Turn
+from chatcache.ui import figures, texts
+from chatcache.ui.actions import file_name
+from chatcache.ui.cache_panel import describe, render_cache_panel
+from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list, render_title
+from chatcache.ui.follow import Watch, tail
+from chatcache.ui.markdown import GrowingMarkdown, render_markdown
+from chatcache.ui.notice import Notice, render_notice
+from chatcache.ui.place import Place, Seen
+from chatcache.ui.transcript import LiveReply, render_transcript
+from storage.records import ChatSession, Message, MessageStatus, Role
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</div></article><iframe src='//elsewhere.example'>",
+    "![picture](http://elsewhere.example/p.png)",
+    "[link](javascript:alert(1)) [data](data:text/html;base64,PHNjcmlwdD4=)",
+    "[a](http://x.example 'title\" onmouseover=\"alert(1)')",
+    "<!-- <svg onload=alert(1)> -->",
+    "```html\n</code></pre><script>alert(1)</script>\n```",
+    '```"><script>alert(1)</script>\ncode\n```',
+    "&lt;script&gt; &#60;img src=x&#62;",
+    "`<b onclick=alert(1)>`",
+    "<https://x.example/'onclick=alert(1)>",
+]
+OUR_TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        "p br strong em s a code pre div span ul ol li blockquote h1 h2 h3 h4 h5 h6 hr table thead tbody tr th td "
+        "button article footer details summary",
+    )
+)
+
+
+class Elements(HTMLParser):
+    """Every element and attribute that a browser would see, and the text outside them."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.comments: list[str] = []
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def assert_harmless(markup: str) -> Elements:
+    found = Elements(markup)
+    assert found.tags <= OUR_TAGS, found.tags - OUR_TAGS
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    for name, value in found.attributes:
+        if name in ("href", "src"):
+            assert not re.match(r"\s*(javascript|data|vbscript|file):", value, re.IGNORECASE), value
+    assert not found.comments
+    return found
+
+
+def user(text: str, **fields: object) -> Message:
+    return replace(
+        Message("u1", "s1", None, Role.USER, text, MessageStatus.COMPLETE, 0, NOW),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def reply(text: str, **fields: object) -> Message:
+    return replace(
+        Message("r1", "s1", "u1", Role.ASSISTANT, text, MessageStatus.COMPLETE, 1, NOW),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def session(title: str, session_id: str = "s1", **fields: object) -> ChatSession:
+    plain = ChatSession(session_id, "local", title, None, None, False, {}, {}, {}, NOW, NOW, None, None, 1)
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def actions_of(markup: str) -> list[str]:
+    return [value for name, value in Elements(markup).attributes if name == "data-action"]
+
+
+# ------------------------------------------------------------------- Markdown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_a_model_writes_becomes_an_element_of_its_own(text: str) -> None:
+    assert_harmless(render_markdown(text))
+    growing = GrowingMarkdown()
+    for character in text:
+        growing.push(character)
+        assert_harmless("".join(growing.closed) + growing.open)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_a_person_writes_becomes_an_element_of_its_own(text: str) -> None:
+    assert assert_harmless(render_transcript([user(text)], {})).text == text
+    assert Elements(render_title(text)).text == text
+    assert "script" not in Elements(render_notice(Notice(text))).tags
+    listed = Elements(render_chat_list([session(text)], current_id=None, query=""))
+    assert listed.text == text
+    assert listed.tags == {"ul", "li", "a", "span"}
+    assert text in Elements(render_chat_list([], current_id=None, query=text)).text
+
+
+def test_html_in_a_reply_is_shown_as_it_was_written() -> None:
+    assert Elements(render_markdown("Use <b>bold</b> & <br>.")).text.strip() == "Use <b>bold</b> & <br>."
+
+
+def test_an_image_is_a_link_that_nothing_fetches() -> None:
+    found = assert_harmless(render_markdown("![a cat](http://elsewhere.example/cat.png)"))
+    assert "img" not in found.tags
+    assert ("href", "http://elsewhere.example/cat.png") in found.attributes
+    assert ("rel", "noopener noreferrer nofollow") in found.attributes
+
+
+def test_code_keeps_its_text_and_can_be_copied() -> None:
+    markup = render_markdown("```python\nif a < b:\n    print('<&>')\n```")
+    assert "if a &lt; b:\n    print(&#x27;&lt;&amp;&gt;&#x27;)\n" in markup
+    assert ">python<" in markup
+    assert actions_of(markup) == ["copy-code"]
+
+
+def test_tables_lists_and_line_breaks_are_rendered() -> None:
+    assert "<table>" in render_markdown("| a | b |\n|---|---|\n| 1 | 2 |")
+    assert "<ol" in render_markdown("1. one\n2. two")
+    assert "<br" in render_markdown("one\ntwo")
+
+
+BLOCKS = [
+    "A line with **bold** and `code`.",
+    "- one\n- two\n  more",
+    "```py\nx = 1\n\ny = 2\n```",
+    "# Title",
+    "> quote",
+]
+DOCUMENTS = st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=6).map("\n\n".join)
+
+
+@given(text=DOCUMENTS, size=st.integers(1, 9))
+def test_growing_text_ends_as_the_whole_text_is_rendered(text: str, size: int) -> None:
+    growing = GrowingMarkdown()
+    for start in range(0, len(text), size):
+        growing.push(text[start : start + size])
+    grown, whole = Elements("".join(growing.closed) + growing.open), Elements(render_markdown(text))
+    assert grown.text.split() == whole.text.split()
+    assert grown.tags == whole.tags
+
+
+@given(text=st.text(max_size=80))
+def test_any_text_can_grow_without_harm(text: str) -> None:
+    growing = GrowingMarkdown()
+    for character in text:
+        growing.push(character)
+    assert_harmless("".join(growing.closed) + growing.open)
+
+
+def test_an_update_costs_what_is_new_however_long_the_reply_is() -> None:
+    paragraph = "The cache keeps what was computed, and the next turn computes only what is new. " * 4 + "\n\n"
+    live, before, sizes = LiveReply(), None, []
+    for piece in [paragraph[i : i + 8] for i in range(0, len(paragraph), 8)] * 60:
+        live.add_text(piece, is_reasoning=False)
+        now = live.to_json()
+        if before is not None:
+            sizes.append(len(json.dumps(diff(before, now))))
+        before = now
+    per_paragraph = len(paragraph) // 8 + 1
+    first, last = sizes[: 5 * per_paragraph], sizes[-5 * per_paragraph :]
+    assert sum(last) <= 1.2 * sum(first)
+    assert sorted(sizes)[len(sizes) // 2] < 100, "most updates hold a few new characters and a path"
+    assert max(sizes) < 3 * len(paragraph)
+
+
+def test_closed_blocks_are_never_sent_again() -> None:
+    growing = GrowingMarkdown()
+    growing.push("One.\n\nTwo.\n\n")
+    closed = list(growing.closed)
+    growing.push("Three, **with more**.\n\nFour")
+    assert growing.closed[: len(closed)] == closed
+    assert "Four" in growing.open
+    assert "Three" not in growing.open
+
+
+# ----------------------------------------------------------------- transcript
+
+
+def test_only_the_tip_can_be_regenerated_and_rolled_back() -> None:
+    messages = [user("a"), reply("b"), user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
+    markup = render_transcript(messages, {})
+    assert actions_of(markup) == ["copy", "copy", "regenerate", "rollback"]
+    assert markup.index("regenerate") > markup.index('data-id="r2"')
+
+
+def test_while_a_turn_runs_nothing_can_be_done_to_the_branch() -> None:
+    markup = render_transcript([user("a"), reply("b", num_alternatives=2)], {}, is_busy=True)
+    assert actions_of(markup) == ["copy"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "can_continue"),
+    [
+        (MessageStatus.COMPLETE, FinishReason.STOP, False),
+        (MessageStatus.COMPLETE, FinishReason.LENGTH, True),
+        (MessageStatus.COMPLETE, FinishReason.CANCELLED, True),
+        (MessageStatus.COMPLETE, FinishReason.INTERRUPTED, True),
+        (MessageStatus.COMPLETE, FinishReason.CONTEXT_FULL, False),
+        (MessageStatus.COMPLETE, FinishReason.ERROR, False),
+        (MessageStatus.INTERRUPTED, None, True),
+    ],
+)
+def test_continue_is_offered_where_a_reply_broke_off(
+    status: MessageStatus, reason: FinishReason | None, can_continue: bool
+) -> None:
+    stats = {"r1": TurnStats(finish_reason=reason)} if reason else {}
+    markup = render_transcript([user("a"), reply("b", status=status)], stats)
+    assert ("continue" in actions_of(markup)) is can_continue
+    said = Elements(markup).text
+    assert any(sentence in said for sentence in texts.FINISHED.values()) is (reason is not FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("number", "disabled"), [(1, ["previous"]), (2, []), (3, ["next"])])
+def test_alternatives_are_counted_and_end_where_they_end(number: int, disabled: list[str]) -> None:
+    markup = render_transcript([user("a"), reply("b", alternative_number=number, num_alternatives=3)], {})
+    assert f"{number} of 3" in markup
+    for action in ("previous", "next"):
+        found = re.search(rf'<button[^>]*data-action="{action}"[^>]*>', markup)
+        assert found
+        assert (" disabled" in found[0]) is (action in disabled)
+
+
+def test_a_single_reply_has_no_arrows() -> None:
+    assert "1 of 1" not in render_transcript([user("a"), reply("b")], {})
+
+
+def test_an_empty_reply_says_so_and_thoughts_are_folded_away() -> None:
+    markup = render_transcript([user("a"), reply("", reasoning="<i>hm</i>")], {})
+    assert texts.EMPTY_REPLY in markup
+    assert "&lt;i&gt;hm&lt;/i&gt;" in markup
+    assert "<details" in markup
+
+
+def test_hidden_messages_are_offered() -> None:
+    assert actions_of(render_transcript([user("a")], {}, num_hidden=2))[0] == "earlier"
+    assert "earlier" not in actions_of(render_transcript([user("a")], {}))
+
+
+# ---------------------------------------------------------------------- chats
+
+
+def test_the_current_chat_is_marked_and_untitled_ones_have_a_name() -> None:
+    markup = render_chat_list([session("One"), session("", "s2")], current_id="s2", query="")
+    assert markup.count('aria-current="page"') == 1
+    assert markup.index('data-session="s2"') < markup.index("aria-current")
+    assert texts.UNTITLED in markup
+
+
+def test_the_list_says_why_it_is_empty_or_cut_off() -> None:
+    assert texts.NO_CHATS in render_chat_list([], current_id=None, query="")
+    assert "leeks" in render_chat_list([], current_id=None, query="leeks")
+    full = [session("x", f"s{n}") for n in range(NUM_CHATS_LISTED)]
+    assert texts.MORE_CHATS in render_chat_list(full, current_id=None, query="")
+    assert texts.MORE_CHATS not in render_chat_list(full[1:], current_id=None, query="")
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("", "chat.json"),
+        ("../../etc/passwd", "etc-passwd.json"),
+        ('What? A *name*: "x" / y\\z', "What-A-name-x-y-z.json"),
+        ("Größe 你好", "Größe-你好.json"),
+        ("x" * 200, "x" * 60 + ".json"),
+    ],
+)
+def test_an_exported_file_has_a_name_that_every_system_takes(title: str, name: str) -> None:
+    assert file_name(title) == name
+
+
+# ---------------------------------------------------------------------- cache
+
+MODEL = ModelInfo("tiny", "00", "cpu", "float32", "dynamic", 2048, Sampling(), False, ("No template of its own.",))
+REPORT = CacheReport(
+    kind="dynamic",
+    is_live=True,
+    num_tokens=430,
+    num_bytes=45 * 1024,
+    num_sessions=2,
+    total_bytes=90 * 1024,
+    budget_bytes=2 * 2**30,
+    reserved_bytes=2**20,
+    max_context_tokens=2048,
+    problem=None,
+)
+TURN = TurnStats(
+    num_prompt_tokens=430,
+    num_cached_tokens=412,
+    num_computed_tokens=18,
+    num_completion_tokens=20,
+    ttft_s=0.21,
+    decode_tokens_per_s=45.13,
+    reuse=(Reuse("live", 412),),
+    finish_reason=FinishReason.STOP,
+)
+
+
+def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> None:
+    text = " ".join(Elements(render_cache_panel(MODEL, REPORT, TURN, is_first=False)).text.split())
+    for words in (
+        "412 of 430 tokens reused from memory, 18 computed",
+        "210 ms",
+        "45.1 tokens/s",
+        "430 tokens, 45.0 KiB",
+        "90.0 KiB of 2.0 GiB in 2 chats",
+        "450 of 2,048 tokens",
+        "No template of its own.",
+    ):
+        assert words in text, text
+
+
+def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
+    report = replace(REPORT, problem="The disk <is> full.")
+    assert "The disk <is> full." in Elements(render_cache_panel(MODEL, report, TURN, is_first=False)).text
+
+
+def test_two_sources_are_told_apart() -> None:
+    stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
+    assert "400 ms" in render_cache_panel(MODEL, REPORT, stats, is_first=False)
+    assert "(400 from disk, 12 from a shared beginning)" in describe(stats, is_first=False)[0]
+
+
+@pytest.mark.parametrize("reason", list(MissReason))
+def test_every_reason_for_a_miss_is_a_sentence(reason: MissReason) -> None:
+    sentences = describe(replace(TURN, miss_reason=reason, miss_index=1311), is_first=False)
+    assert len(sentences) == 2
+    assert sentences[1].endswith(".")
+    assert reason not in sentences[1] or reason == "template"
+    assert ("1,311" in sentences[1]) is (reason is not MissReason.NO_CACHE)
+
+
+def test_a_first_turn_is_not_called_a_miss() -> None:
+    stats = TurnStats(num_prompt_tokens=30, num_computed_tokens=30, miss_reason=MissReason.NO_CACHE, miss_index=0)
+    assert describe(stats, is_first=True) == ["The first turn of a chat: all 30 tokens were computed, once."]
+    assert len(describe(stats, is_first=False)) == 2
+
+
+def test_repairs_and_fallbacks_are_told() -> None:
+    stats = replace(TURN, num_recomputed_tokens=7, fallbacks=("Memory was short.",))
+    assert describe(stats, is_first=False)[1:] == [
+        "7 tokens had to be computed again after a repair.",
+        "Memory was short.",
+    ]
+
+
+def test_a_chat_without_a_cache_is_told_plainly() -> None:
+    assert texts.CACHE_EMPTY in render_cache_panel(MODEL, None, None, is_first=True)
+    gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
+    assert "nothing" in Elements(render_cache_panel(MODEL, gone, TURN, is_first=False)).text
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (figures.count(1, "token"), "1 token"),
+        (figures.count(1024, "token"), "1,024 tokens"),
+        (figures.size(0), "0 B"),
+        (figures.size(1023), "1023 B"),
+        (figures.size(1024), "1.0 KiB"),
+        (figures.size(5 * 2**30), "5.0 GiB"),
+        (figures.size(3 * 2**50), "3072.0 TiB"),
+        (figures.seconds(0.0854), "85 ms"),
+        (figures.seconds(1.42), "1.4 s"),
+        (figures.seconds(125), "2 min 5 s"),
+        (figures.speed(8.24), "8.2 tokens/s"),
+        (figures.speed(412.6), "413 tokens/s"),
+        (figures.percent(0, 0), 0),
+        (figures.percent(1, 1000), 1),
+        (figures.percent(999, 1000), 99),
+        (figures.percent(1000, 1000), 100),
+    ],
+)
+def test_figures_are_rounded_without_lying(said: object, meant: object) -> None:
+    assert said == meant
+
+
+# -------------------------------------------------------------- notice, place
+
+
+def test_an_error_interrupts_and_other_sentences_wait() -> None:
+    assert 'role="alert"' in render_notice(Notice("x", is_error=True))
+    assert 'role="status"' in render_notice(Notice("x"))
+    assert actions_of(render_notice(Notice("x", undo=("select", "r1")))) == ["select", "dismiss"]
+    assert render_notice(None) == ""
+
+
+JSON_VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2)
+)
+PLACES = st.dictionaries(st.sampled_from(["session", "tip", "version", "shown", "visit", "other"]), JSON_VALUES)
+
+
+@given(sent=st.one_of(JSON_VALUES, PLACES.map(json.dumps), st.just("[" * 100_000)))
+def test_whatever_a_browser_sends_can_be_read(sent: object) -> None:
+    place, seen = Place.from_json(sent), Seen.from_json(sent)
+    assert Place.from_json(place.to_json()) == place
+    assert Seen.from_json(seen.to_json()) == seen
+    assert place.num_shown >= 1
+    assert "<" not in place.to_json() + seen.to_json()
+
+
+def test_every_move_begins_a_new_visit() -> None:
+    place = Place().at("s1")
+    assert place == Place(session_id="s1", visit=1)
+    assert place.showing_more().visit == 2
+    assert place.showing_more().num_shown > place.num_shown
+    assert place.showing_more().at(None) == Place(visit=3)
+
+
+# ----------------------------------------------------------------------- tail
+
+
+def followed(turn: Turn, leave_after: int | None = None) -> list[dict[str, object]]:
+    async def follow() -> list[dict[str, object]]:
+        watch, seen = Watch(), []
+        async for live in tail(turn, watch, interval_s=0.001):
+            seen += live.to_json()
+            if leave_after is not None and len(seen) == leave_after:
+                watch.left.set()
+        return seen
+
+    return asyncio.run(asyncio.wait_for(follow(), 5))
+
+
+@pytest.fixture
+def turn() -> Turn:
+    turn = Turn(turn_id="t1", session_id="s1", reply_id="r1")
+    turn.emit(StatusEvent(Phase.QUEUED))
+    turn.emit(StatusEvent(Phase.PREFILL, 16, 64))
+    return turn
+
+
+def test_a_late_reader_sees_the_text_so_far_at_once(turn: Turn) -> None:
+    turn.emit(TextEvent("hm", is_reasoning=True))
+    turn.emit(TextEvent("Hello "))
+    turn.emit(TextEvent("you"))
+    (seen,) = followed(turn, leave_after=1)
+    assert seen["thought"] == "hm"
+    assert seen["open"] == "<p>Hello you"
+    assert seen["thinking"] is False
+
+
+def test_the_status_says_how_far_reading_is_and_what_the_cache_did(turn: Turn) -> None:
+    assert followed(turn, leave_after=1)[0]["status"] == "Reading 16 of 64 tokens…"
+    turn.emit(CacheEvent("spill", 3, "Moved <an idle chat> to disk."))
+    assert followed(turn, leave_after=1)[0]["status"] == "Moved &lt;an idle chat&gt; to disk."
+
+
+def test_following_ends_with_the_turn_and_with_the_tab(turn: Turn) -> None:
+    assert len(followed(turn, leave_after=1)) == 1
+    turn.emit(DoneEvent(Reply(reply("Hello"), TurnStats())))
+    assert followed(turn) == []
