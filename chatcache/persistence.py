@@ -49,12 +49,14 @@ class _Key:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pending:
-    """A save on its way: `ids` from the prompt's first token on, the copies of those that were not stored."""
+    """A save on its way: `ids` from the prompt's first token on, the copies of those that were not stored; `problem` is
+    what is still to be told when it is written."""
 
     key: _Key
     ids: tuple[int, ...]
     tokens: TokenRange
     cuts: tuple[int, ...]
+    problem: str | None
 
 
 @dataclass(slots=True)
@@ -167,15 +169,16 @@ class Persistence:
             logger.exception("A cache could not be copied for saving")
             self._note(key, save=_not_saved(error))
             return False
-        if stop < len(ids):
-            self._note(key, save=LATER)
-        if start < stop or stop == len(ids):
-            item = _Pending(key, ids[:stop], tokens, tuple(cuts))
+        problem = LATER if stop < len(ids) else None
+        if problem is not None:
+            self._note(key, save=problem)
+        if start < stop or problem is None:
+            item = _Pending(key, ids[:stop], tokens, tuple(cuts), problem)
             with self._lock:
                 self._pending.append(item)
                 self._pending_bytes += tokens.num_bytes
             self._writer.submit(self._write, item)
-        return stop == len(ids)
+        return problem is None
 
     # -------------------------------------------------------------- any thread
 
@@ -214,7 +217,7 @@ class Persistence:
             if not self._is_pending(item):
                 return
         try:
-            problem = self._store_tokens(item)
+            problem = self._store_tokens(item) or item.problem
         except Exception as error:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = _not_saved(error)

@@ -1,0 +1,498 @@
+"""Between live caches and the segment store: saves that meet each other, fail, are refused or withdrawn; restores."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from chatcache import persistence as persistence_module
+from chatcache.cache.kinds import make_session_cache
+from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.loader import LoadedModel
+from chatcache.persistence import CANNOT_BE_STORED, Persistence, fingerprint
+from chatcache.restore import READ_AHEAD, STEP_S, Piece, Restore
+from storage.chat_store import ChatStore
+from storage.database import Database
+from storage.segment_files import SegmentFolder
+from storage.segment_store import SegmentStore
+
+ME = "me"
+A, B = tuple(range(3, 303)), tuple(range(303, 3, -1))
+
+
+@dataclass
+class Bench:
+    """A store, a persistence on it, and what a test does with them."""
+
+    loaded: LoadedModel
+    data_dir: Path
+    quota_bytes: int = 2**40
+    store: SegmentStore = field(init=False)
+    persistence: Persistence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.database = Database.open(self.data_dir)
+        self.store = SegmentStore(self.database, self.quota_bytes)
+        self.persistence = Persistence(self.store, self.loaded, "dynamic", self.empty)
+
+    def empty(self) -> SessionCache:
+        return make_session_cache(self.loaded.model, "dynamic")
+
+    def session(self) -> str:
+        chats = ChatStore(self.database)
+        return chats.create_session(ME, title="", system_prompt=None, sampling={}, settings={}, template_vars={}).id
+
+    @torch.inference_mode()
+    def feed(self, cache: SessionCache, ids: Sequence[int]) -> SessionCache:
+        """Always in the same pieces, so that the same tokens are the same bytes whatever the cache held before."""
+        while ids:
+            num_tokens = 10 - cache.num_tokens % 10
+            self.loaded.model(input_ids=torch.tensor([list(ids[:num_tokens])]), cache=cache.cache, use_cache=True)
+            cache.advance(ids[:num_tokens])
+            ids = ids[num_tokens:]
+        return cache
+
+    def filled(self, ids: Sequence[int]) -> SessionCache:
+        return self.feed(self.empty(), ids)
+
+    def restored(self, session_id: str, ids: Sequence[int]) -> SessionCache:
+        cache = self.empty()
+        self.persistence.extend(ME, session_id, cache, ids)
+        return cache
+
+    def check_is_stored(self, ids: Sequence[int], num_tokens: int | None = None) -> None:
+        """`num_tokens` of `ids` (default: all), written down and byte for byte those of a cache that computed them."""
+        self.persistence.flush()
+        restored = self.restored("any", ids)
+        num_tokens = len(ids) if num_tokens is None else num_tokens
+        assert restored.num_tokens == num_tokens
+        if num_tokens:
+            assert_same(restored.export(0, num_tokens), self.filled(ids[:num_tokens]).export(0, num_tokens))
+
+    def num_files(self) -> int:
+        self.persistence.flush()
+        return len(SegmentFolder(self.data_dir).sizes())
+
+    def close(self) -> None:
+        self.persistence.close()
+        self.database.close()
+
+
+@pytest.fixture
+def bench(tiny_llama: LoadedModel, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tiny_llama, tmp_path)
+    yield bench
+    bench.close()
+
+
+def assert_same(one: TokenRange, other: TokenRange) -> None:
+    assert one.token_ids == other.token_ids
+    for mine, its in zip(one.layers, other.layers, strict=True):
+        assert mine.keys() == its.keys()
+        assert all(torch.equal(mine[name], its[name]) for name in mine)
+
+
+class Gate:
+    """Holds every write of a segment file until it is opened; `error` is raised then, instead of writing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open, self.reached = threading.Event(), threading.Event()
+        self.error: BaseException | None = None
+        write = SegmentFolder.write
+
+        def gated(folder: SegmentFolder, *arguments: object) -> object:
+            self.reached.set()
+            assert self.is_open.wait(30)
+            if self.error is not None:
+                raise self.error
+            return write(folder, *arguments)
+
+        monkeypatch.setattr(SegmentFolder, "write", gated)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.is_open.set()
+
+
+# Saving
+
+
+def test_a_save_during_a_save_hands_over_only_what_is_new(bench: Bench, gate: Gate) -> None:
+    session = bench.session()
+    cache = bench.filled(A[:100])
+    assert bench.persistence.save(ME, session, cache)
+    assert gate.reached.wait(10)
+    one = bench.persistence.pending_bytes
+    bench.feed(cache, A[100:150])
+    assert bench.persistence.save(ME, session, cache)
+    assert bench.persistence.pending_bytes == one * 3 // 2
+    gate.is_open.set()
+    bench.check_is_stored(A[:150])
+    assert bench.persistence.pending_bytes == 0
+
+
+def test_what_is_cropped_and_computed_anew_during_a_save_is_stored_as_it_was(bench: Bench, gate: Gate) -> None:
+    session = bench.session()
+    cache = bench.filled(A[:100])
+    bench.persistence.save(ME, session, cache, cuts=(60,))
+    cache.crop_to(50)
+    bench.feed(cache, B[:40])
+    bench.persistence.save(ME, session, cache)
+    gate.is_open.set()
+    bench.check_is_stored(A[:100])
+    bench.check_is_stored((*A[:50], *B[:40]))
+    assert len(bench.store.report(ME).session_bytes) == 1
+
+
+def test_what_waits_to_be_written_can_be_restored_already(bench: Bench, gate: Gate) -> None:
+    session = bench.session()
+    cache = bench.filled(A[:100])
+    bench.persistence.save(ME, session, cache)
+    bench.feed(cache, A[100:200])
+    bench.persistence.save(ME, session, cache)
+    restored = bench.restored(session, (*A[:180], *B[:20]))
+    assert restored.num_tokens == 180
+    assert_same(restored.export(0, 180), cache.export(0, 180))
+    other = bench.empty()
+    assert bench.persistence.extend("somebody else", session, other, A) == 0
+    assert bench.persistence.num_saved(ME, session, A) == 200
+    gate.is_open.set()
+    bench.check_is_stored(A, 200)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("injected"), MemoryError()])
+def test_a_save_that_fails_is_told_and_made_good_by_the_next(bench: Bench, gate: Gate, error: BaseException) -> None:
+    session = bench.session()
+    cache = bench.filled(A[:100])
+    bench.persistence.save(ME, session, cache)
+    assert gate.reached.wait(10)
+    bench.feed(cache, A[100:120])
+    assert bench.persistence.save(ME, session, cache), "nothing has failed yet"
+    gate.error = error
+    gate.is_open.set()
+    bench.persistence.flush()
+    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.problem(ME, session) is not None
+    assert bench.num_files() == 0
+    gate.error = None
+    assert bench.persistence.save(ME, session, cache)
+    bench.persistence.flush()
+    assert bench.persistence.problem(ME, session) is None
+    bench.check_is_stored(A[:120])
+
+
+def test_copies_that_wait_never_take_more_than_their_share_of_memory(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = bench.session()
+    cache = bench.filled(A)
+    per_token = cache.export(0, 1).num_bytes
+    monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", 120 * per_token)
+    assert not bench.persistence.save(ME, session, cache)
+    assert bench.persistence.pending_bytes == 120 * per_token
+    assert "next turn" in (bench.persistence.problem(ME, session) or "")
+    assert not bench.persistence.save(ME, session, cache)
+    assert bench.persistence.pending_bytes == 120 * per_token
+    gate.is_open.set()
+    bench.check_is_stored(A, 120)
+    assert "next turn" in (bench.persistence.problem(ME, session) or ""), "only a part of it is stored"
+    while not bench.persistence.save(ME, session, cache):
+        bench.persistence.flush()
+    bench.check_is_stored(A)
+    assert bench.persistence.problem(ME, session) is None
+
+
+def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
+    one, two = bench.session(), bench.session()
+    cache = bench.filled(A)
+    bench.persistence.save(ME, one, cache)
+    bench.persistence.flush()
+    assert bench.persistence.save(ME, two, cache)
+    assert bench.persistence.pending_bytes == 0
+    bench.persistence.release(ME, one)
+    bench.check_is_stored(A)
+    bench.persistence.release(ME, two)
+    assert bench.num_files() == 0
+
+
+def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(bench: Bench, gate: Gate) -> None:
+    session, other = bench.session(), bench.session()
+    bench.persistence.save(ME, other, bench.filled(B[:50]))
+    assert gate.reached.wait(10)
+    for num_tokens in (100, 200, 300):
+        bench.persistence.save(ME, session, bench.filled(A[:num_tokens]))
+    released = ThreadPoolExecutor(1).submit(bench.persistence.release, ME, session)
+    while bench.persistence.num_saved(ME, session, A):
+        time.sleep(0.001)
+    gate.is_open.set()
+    released.result(30)
+    bench.check_is_stored(A, 0)
+    bench.check_is_stored(B[:50])
+    assert bench.persistence.pending_bytes == 0
+
+
+def test_closing_writes_what_waits(tiny_llama: LoadedModel, tmp_path: Path, gate: Gate) -> None:
+    bench = Bench(tiny_llama, tmp_path)
+    bench.persistence.save(ME, bench.session(), bench.filled(A))
+    gate.is_open.set()
+    bench.close()
+    again = Bench(tiny_llama, tmp_path)
+    again.check_is_stored(A)
+    again.close()
+
+
+def test_what_a_running_chat_has_stored_is_not_evicted_until_its_last_save_is_written(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    per_token = Bench(tiny_llama, tmp_path / "probe").filled(A[:1]).export(0, 1).num_bytes
+    bench = Bench(tiny_llama, tmp_path, quota_bytes=2 * 300 * per_token + 8192)
+    running, other = bench.session(), bench.session()
+    bench.persistence.save(ME, running, bench.filled(A))
+    bench.persistence.hold(ME, running)
+    for number in range(3):
+        bench.persistence.save(ME, other, bench.filled((380 - number, *B)))
+    bench.check_is_stored(A)
+    assert bench.persistence.problem(ME, other) is None
+    bench.persistence.let_go(ME, running)
+    for number in range(3):
+        bench.persistence.save(ME, other, bench.filled((370 - number, *B)))
+    bench.persistence.flush()
+    assert bench.restored(running, A).num_tokens < len(A)
+    bench.close()
+
+
+def test_holds_count_so_that_a_turn_begun_before_the_last_ones_end_keeps_its_own(bench: Bench) -> None:
+    session = bench.session()
+    bench.persistence.hold(ME, session)
+    bench.persistence.let_go(ME, session)
+    bench.persistence.hold(ME, session)
+    bench.persistence.flush()
+    assert session in bench.store._room.open_sessions
+    bench.persistence.let_go(ME, session)
+    bench.persistence.flush()
+    assert not bench.store._room.open_sessions
+
+
+def test_a_save_that_does_not_fit_the_quota_is_refused_told_and_nothing_is_exempt(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    bench = Bench(tiny_llama, tmp_path, quota_bytes=1000)
+    session = bench.session()
+    bench.persistence.save(ME, session, bench.filled(A))
+    bench.check_is_stored(A, 0)
+    assert "quota" in (bench.persistence.problem(ME, session) or "")
+    assert bench.store.used_bytes == 0
+    bench.close()
+
+
+def test_a_model_whose_caches_cannot_be_stored_says_so_and_saves_nothing(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SessionCache, "is_croppable", False)
+    bench = Bench(tiny_llama, tmp_path)
+    session = bench.session()
+    assert not bench.persistence.is_possible
+    assert not bench.persistence.save(ME, session, bench.filled(A[:10]))
+    assert bench.restored(session, A[:10]).num_tokens == 0
+    assert bench.persistence.problem(ME, session) == CANNOT_BE_STORED
+    bench.close()
+
+
+def test_sessions_that_were_seen_leave_nothing_behind_in_memory(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistence_module, "MAX_PROBLEMS", 5)
+    bench = Bench(tiny_llama, tmp_path, quota_bytes=1000)
+    ranges_before = num_of(TokenRange)
+    cache = bench.filled(A[:30])
+    for _ in range(20):
+        session = bench.session()
+        bench.persistence.hold(ME, session)
+        bench.persistence.save(ME, session, cache)
+        bench.persistence.let_go(ME, session)
+    bench.persistence.flush()
+    state = vars(bench.persistence)
+    sizes = {name: len(value) for name, value in state.items() if hasattr(value, "__len__")}
+    assert sizes == {"_pending": 0, "_holds": 0, "_problems": 5, "_namespaces": 1, "_fingerprint": 9, "_kind": 7}
+    assert num_of(TokenRange) == ranges_before
+    assert not bench.store._room.open_sessions
+    bench.close()
+
+
+def num_of(kind: type) -> int:
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_a_number_that_json_does_not_know_in_the_rope_settings_is_no_obstacle(tiny_llama: LoadedModel) -> None:
+    config = tiny_llama.model.config
+    own = config.rope_parameters
+    config.rope_parameters = {**own, "factor": float("inf"), "what": {1, 2}}
+    try:
+        assert fingerprint(tiny_llama, "dynamic") != fingerprint(dataclasses.replace(tiny_llama, digest="2"), "dynamic")
+    finally:
+        config.rope_parameters = own
+
+
+# Restoring
+
+
+def test_what_was_removed_meanwhile_is_computed_again_and_not_called_damage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = bench.session()
+    bench.persistence.save(ME, session, bench.filled(A), cuts=(100, 200))
+    bench.persistence.flush()
+    load = SegmentStore.load
+
+    def removed_before(store: SegmentStore, *arguments: object) -> object:
+        store.release(ME, session)
+        return load(store, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentStore, "load", removed_before)
+        assert bench.restored(session, A).num_tokens == 0
+    problem = bench.persistence.problem(ME, session) or ""
+    assert "removed" in problem
+    assert "damaged" not in problem
+    bench.persistence.save(ME, session, bench.filled(A))
+    bench.check_is_stored(A)
+
+
+def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next_one_is_sound(
+    bench: Bench, tmp_path: Path
+) -> None:
+    session = bench.session()
+    cache = bench.filled(A)
+    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.flush()
+    part = bench.store.lookup(bench.persistence._namespace(ME), A).parts[1]
+    (path,) = (tmp_path / "segments").glob(f"{part.key}*")
+    path.write_bytes(path.read_bytes()[:-1])
+    restored = bench.restored(session, A)
+    assert restored.num_tokens == 100
+    restored.check()
+    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.flush()
+    assert "damaged" in (bench.persistence.problem(ME, session) or ""), "saved again, but it did happen"
+    assert bench.restored(session, A).num_tokens == len(A)
+    assert bench.persistence.problem(ME, session) is None
+    bench.check_is_stored(A)
+
+
+def test_the_hit_rate_counts_wanted_and_restored_tokens(bench: Bench) -> None:
+    assert bench.persistence.hit_rate is None
+    bench.persistence.save(ME, bench.session(), bench.filled(A[:100]))
+    bench.persistence.flush()
+    bench.restored("any", A[:200])
+    assert bench.persistence.hit_rate == 0.5
+
+
+@pytest.fixture
+def readers() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as readers:
+        yield readers
+
+
+def pieces_of(whole: TokenRange, size: int, read: Callable[[int, TokenRange], TokenRange]) -> list[Piece]:
+    """The tokens of `whole` as pieces of `size`; `read` is given each one's number and tokens."""
+    pieces = []
+    for number, begin in enumerate(range(0, len(whole.token_ids), size)):
+        layers = tuple({name: rows[begin : begin + size] for name, rows in layer.items()} for layer in whole.layers)
+        tokens = TokenRange(begin, whole.token_ids[begin : begin + size], layers)
+        pieces.append(Piece(begin, begin + len(tokens.token_ids), partial(read, number, tokens)))
+    return pieces
+
+
+def test_a_step_never_waits_long_for_a_slow_disk(bench: Bench, readers: ThreadPoolExecutor) -> None:
+    whole = bench.filled(A).export(0, 300)
+    is_readable = threading.Event()
+
+    def read(number: int, tokens: TokenRange) -> TokenRange:
+        assert number == 0 or is_readable.wait(30)
+        return tokens
+
+    ended: list[Restore] = []
+    restore = Restore(bench.empty(), pieces_of(whole, 30, read), readers, ended.append)
+    assert restore.num_total_tokens == 300
+    began_s = time.perf_counter()
+    assert not restore.step()
+    assert time.perf_counter() - began_s < STEP_S + 1
+    assert (restore.num_tokens, ended) == (30, [])
+    is_readable.set()
+    while not restore.step():
+        pass
+    assert (restore.num_tokens, ended) == (300, [restore])
+    assert_same(restore.cache.export(0, 300), whole)
+
+
+def test_no_more_is_read_ahead_than_a_few_pieces(bench: Bench, readers: ThreadPoolExecutor) -> None:
+    read_numbers: list[int] = []
+
+    def read(number: int, tokens: TokenRange) -> TokenRange:
+        read_numbers.append(number)
+        return tokens
+
+    restore = Restore(bench.empty(), pieces_of(bench.filled(A).export(0, 300), 10, read), readers, lambda _: None)
+    readers.submit(lambda: None).result()
+    time.sleep(0.05)
+    assert len(read_numbers) <= READ_AHEAD
+    while not restore.step():
+        pass
+    assert read_numbers == list(range(30))
+
+
+def test_a_restore_that_is_ended_early_keeps_what_it_has(bench: Bench, readers: ThreadPoolExecutor) -> None:
+    whole = bench.filled(A).export(0, 300)
+    is_readable = threading.Event()
+
+    def read(number: int, tokens: TokenRange) -> TokenRange:
+        assert number < 2 or is_readable.wait(30)
+        return tokens
+
+    restore = Restore(bench.empty(), pieces_of(whole, 30, read), readers, lambda _: None)
+    restore.step()
+    restore.end()
+    assert restore.step()
+    is_readable.set()
+    bench.feed(restore.cache, A[60:100])
+    assert restore.num_tokens == 60
+    assert_same(restore.cache.export(0, 60), bench.filled(A).export(0, 60))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("injected"), MemoryError(), OSError(5, "Input/output error")])
+def test_an_error_between_two_layers_leaves_whole_tokens_only(
+    bench: Bench, readers: ThreadPoolExecutor, error: Exception
+) -> None:
+    whole = bench.filled(A).export(0, 300)
+    cache = bench.empty()
+    restore = Restore(cache, pieces_of(whole, 30, lambda _number, tokens: tokens), readers, lambda _: None)
+    import_, num_calls = cache.cache.layers[-1].import_, 0
+
+    def fail_third(rows: dict[str, torch.Tensor]) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            raise error
+        import_(rows)
+
+    cache.cache.layers[-1].import_ = fail_third
+    while not restore.step():
+        pass
+    assert "could not be used" in (restore.problem or "")
+    assert restore.num_tokens == cache.num_tokens == 60
+    cache.check()
+    assert_same(cache.export(0, 60), bench.filled(A).export(0, 60))
