@@ -1,7 +1,7 @@
 """`TurnRunner`: turns begun in the store, run on the model thread, written down while they run and when they end.
 
 It knows which session has a turn running. It does not know what a message may follow, nor who may ask: that is
-`chat.py`. One `_TurnJob` joins the engine's `TurnRun`, the `Turn` people read and the store's rows.
+`chat.py`. It joins the engine's `TurnRun`, the `Turn` people read and the store's rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 
 from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
+from chatcache.reply_stream import StreamedReply
 from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason
 from chatcache.turn import Turn
@@ -54,7 +56,11 @@ class TurnRunner:
             request_id=begun.turn.request_id,
             on_stop=lambda: self._scheduler.withdraw(job),
         )
-        job = _TurnJob(self, turn, begun, request)
+        job = _TurnJob(
+            self._make_run(turn, request),
+            save_partial=partial(self._save_partial, begun),
+            finish=partial(self._finish, turn, begun),
+        )
         turn.emit(StatusEvent(Phase.QUEUED))
         turn.emit_written(begun.reply)
         with self._lock:
@@ -85,7 +91,7 @@ class TurnRunner:
         if save is not None:
             _, session = save()
             with self._lock:
-                del self._unsaved[session_id]
+                self._unsaved.pop(session_id, None)
             self._on_stored(session)
 
     def close(self) -> None:
@@ -100,6 +106,18 @@ class TurnRunner:
         for session_id in list(self._unsaved):
             with contextlib.suppress(StoreError):
                 self.save_pending(session_id)
+
+    def _save_partial(self, begun: BegunTurn, reply: StreamedReply) -> None:
+        try:
+            self._store.save_partial(
+                begun.session.owner,
+                begun.reply.id,
+                text=reply.text,
+                reasoning=reply.reasoning,
+                token_ids=reply.token_ids,
+            )
+        except StoreError:
+            logger.exception("The reply so far of turn %s could not be saved; it goes on", begun.turn.id)
 
     def _finish(self, turn: Turn, begun: BegunTurn, outcome: TurnOutcome) -> None:
         stats, reply = outcome.stats, outcome.reply
@@ -139,13 +157,19 @@ class TurnRunner:
 
 
 class _TurnJob:
-    """One turn on the model thread; see `scheduler.Job`."""
+    """One turn on the model thread; see `scheduler.Job`. `save_partial` is given the reply so far about once a second,
+    `finish` how the turn ended."""
 
-    def __init__(self, runner: TurnRunner, turn: Turn, begun: BegunTurn, request: TurnRequest) -> None:
-        self._runner = runner
-        self._turn = turn
-        self._begun = begun
-        self._run = runner._make_run(turn, request)
+    def __init__(
+        self,
+        run: TurnRun,
+        *,
+        save_partial: Callable[[StreamedReply], None],
+        finish: Callable[[TurnOutcome], None],
+    ) -> None:
+        self._run = run
+        self._save_partial = save_partial
+        self._finish = finish
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
@@ -155,24 +179,11 @@ class _TurnJob:
         ended = self._run.step()
         if ended:
             assert self._run.outcome is not None
-            self._runner._finish(self._turn, self._begun, self._run.outcome)
+            self._finish(self._run.outcome)
         elif time.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
-            self._save_partial()
+            self._save_partial(self._run.partial())
+            self._saved_at = time.monotonic()
         return ended
 
     def fail(self, error: BaseException) -> None:
-        self._runner._finish(self._turn, self._begun, self._run.abandon(error))
-
-    def _save_partial(self) -> None:
-        partial = self._run.partial()
-        try:
-            self._runner._store.save_partial(
-                self._begun.session.owner,
-                self._begun.reply.id,
-                text=partial.text,
-                reasoning=partial.reasoning,
-                token_ids=partial.token_ids,
-            )
-        except StoreError:
-            logger.exception("The reply so far of turn %s could not be saved; it goes on", self._turn.id)
-        self._saved_at = time.monotonic()
+        self._finish(self._run.abandon(error))

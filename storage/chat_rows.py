@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session as DbSession
 
 from storage.errors import InvalidRecordError, RowNotFoundError
@@ -32,6 +32,7 @@ def as_ids(token_ids: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def find_session(db: DbSession, owner: str, session_id: str) -> SessionRow:
+    """The owner's session. Raises RowNotFoundError."""
     row = db.get(SessionRow, session_id)
     if row is None or row.owner != owner:
         raise RowNotFoundError(f"There is no session {session_id}.")
@@ -39,6 +40,7 @@ def find_session(db: DbSession, owner: str, session_id: str) -> SessionRow:
 
 
 def find_message(db: DbSession, owner: str, message_id: str, session_id: str | None = None) -> MessageRow:
+    """The owner's message. Raises RowNotFoundError, and InvalidRecordError where it is not in `session_id`."""
     row = db.scalar(select(MessageRow).where(MessageRow.id == message_id))
     if row is None or row.owner != owner:
         raise RowNotFoundError(f"There is no message {message_id}.")
@@ -56,12 +58,17 @@ def read_children(db: DbSession, session_id: str, parent_id: str | None) -> tupl
     return read_messages(db, MessageRow.session_id == session_id, under)
 
 
+def read_turns(db: DbSession, session_id: str, *conditions: ColumnElement[bool]) -> tuple[TurnRecord, ...]:
+    """The session's turns that meet `conditions`, in the order they were begun."""
+    rows = db.scalars(select(TurnRow).where(TurnRow.session_id == session_id, *conditions).order_by(TurnRow.seq))
+    return tuple(row.to_record() for row in rows)
+
+
 def read_tree(db: DbSession, session: SessionRow) -> SessionTree:
-    turns = db.scalars(select(TurnRow).where(TurnRow.session_id == session.id).order_by(TurnRow.seq))
     return SessionTree(
         session=session.to_record(),
         messages=read_messages(db, MessageRow.session_id == session.id),
-        turns=tuple(turn.to_record() for turn in turns),
+        turns=read_turns(db, session.id),
     )
 
 
@@ -74,6 +81,7 @@ def find_turn_by_request(db: DbSession, owner: str, session_id: str, request_id:
 
 
 def touch(db: DbSession, session: SessionRow) -> ChatSession:
+    """Count a change of the session, or of anything in it."""
     session.version += 1
     session.updated_at = utc_now()
     db.flush()
@@ -81,7 +89,11 @@ def touch(db: DbSession, session: SessionRow) -> ChatSession:
 
 
 def add_child(db: DbSession, session: SessionRow, above: MessageRow | None, role: Role, **values: Any) -> MessageRow:
-    """A new message under `above`. Users speak first and after replies, replies come after users."""
+    """A new message under `above`, or a first one under None.
+
+    Raises InvalidRecordError unless users speak first and after replies, replies after users, and where the reply above
+    is still being written.
+    """
     role_above = None if above is None else above.role
     if (role is Role.ASSISTANT) != (role_above == Role.USER):
         raise InvalidRecordError(f"A {role} message cannot follow {role_above or 'nothing'}.")
@@ -103,6 +115,7 @@ def add_child(db: DbSession, session: SessionRow, above: MessageRow | None, role
 
 
 def reopen_reply(db: DbSession, reply: MessageRow, tokenizer_digest: str) -> MessageRow:
+    """Let a turn go on writing a reply. Raises InvalidRecordError where it was answered, or is being written."""
     if reply.role != Role.ASSISTANT:
         raise InvalidRecordError("Only a reply can be continued.")
     if reply.status == MessageStatus.GENERATING:
@@ -117,6 +130,7 @@ def reopen_reply(db: DbSession, reply: MessageRow, tokenizer_digest: str) -> Mes
 
 
 def move_tip(db: DbSession, session: SessionRow, tip_id: str | None) -> None:
+    """Let the session end at `tip_id`, and make the way there the one last viewed."""
     path = [] if tip_id is None else read_selections(db, session.id, tip_id)
     for (message_id, selected_id), (child_id, _) in pairwise(path):
         if selected_id != child_id:
@@ -125,10 +139,12 @@ def move_tip(db: DbSession, session: SessionRow, tip_id: str | None) -> None:
 
 
 def remove_session(db: DbSession, session_id: str) -> None:
+    """Remove a session; its messages, turns and holds on segments go with it."""
     db.execute(delete(SessionRow).where(SessionRow.id == session_id))
 
 
 def insert_tree_as(db: DbSession, owner: str, tree: SessionTree) -> ChatSession:
+    """The rows of a tree as the owner's, under new ids where one of its ids is taken."""
     taken = (
         db.scalar(select(SessionRow.id).where(SessionRow.id == tree.session.id)) is not None
         or db.scalar(select(MessageRow.seq).where(MessageRow.id.in_([m.id for m in tree.messages])).limit(1))

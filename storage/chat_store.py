@@ -27,6 +27,7 @@ from storage.chat_rows import (
     read_children,
     read_message,
     read_tree,
+    read_turns,
     remove_session,
     reopen_reply,
     touch,
@@ -47,7 +48,7 @@ from storage.records import (
     StoreCounts,
     TurnRecord,
 )
-from storage.session_tree import cut_to, with_new_ids
+from storage.session_tree import branch_tree, with_new_ids
 
 INTERRUPTED_STATS = {"finish_reason": "interrupted"}
 
@@ -79,12 +80,11 @@ class ChatStore:
         sampling: Mapping[str, Any],
         settings: Mapping[str, Any],
         template_vars: Mapping[str, Any],
-        session_id: str | None = None,
     ) -> ChatSession:
-        """A new session without messages, under `session_id` or a new id."""
+        """A new session without messages."""
         now = utc_now()
         session = ChatSession(
-            id=session_id or new_id(),
+            id=new_id(),
             owner=owner,
             title=title,
             system_prompt=system_prompt,
@@ -148,11 +148,12 @@ class ChatStore:
 
     def counts(self, owner: str) -> StoreCounts:
         """How many sessions and messages the owner has, the bin included."""
-        sessions = select(func.count(), func.count(SessionRow.deleted_at)).where(SessionRow.owner == owner)
-        messages = select(func.count()).where(MessageRow.owner == owner)
+        sessions = select(func.count(SessionRow.id), func.count(SessionRow.deleted_at)).where(SessionRow.owner == owner)
+        # By way of the sessions, whose index is enough: no message is read.
+        messages = select(func.count(MessageRow.seq)).join(SessionRow, MessageRow.session_id == SessionRow.id)
         with self._database.read() as db:
-            num_sessions, num_deleted = db.execute(sessions.select_from(SessionRow)).one()
-            return StoreCounts(num_sessions, num_deleted, db.scalars(messages.select_from(MessageRow)).one())
+            num_sessions, num_deleted = db.execute(sessions).one()
+            return StoreCounts(num_sessions, num_deleted, db.scalars(messages.where(SessionRow.owner == owner)).one())
 
     # The tree, read
 
@@ -349,13 +350,14 @@ class ChatStore:
         with self._database.write() as db:
             row = find_message(db, owner, message_id)
             tip_id = row.id if row.role == Role.ASSISTANT else row.parent_id
-            path = read_branch(db, row.session_id, tip_id) if tip_id else ()
-            tree = cut_to(read_tree(db, find_session(db, owner, row.session_id)), path)
-            copy = with_new_ids(tree, new_id)
+            branch = read_branch(db, row.session_id, tip_id) if tip_id else ()
+            turns = read_turns(db, row.session_id, TurnRow.reply_id.in_([message.id for message in branch]))
+            session = find_session(db, owner, row.session_id).to_record()
+            copy = with_new_ids(branch_tree(session, branch, turns), new_id)
             now = utc_now()
             session = dataclasses.replace(
                 copy.session,
-                title=copy.session.title + title_suffix,
+                title=session.title + title_suffix,
                 pinned=False,
                 created_at=now,
                 updated_at=now,
@@ -371,16 +373,16 @@ class ChatStore:
         """The turns that wrote this reply, oldest first."""
         with self._database.read() as db:
             row = find_message(db, owner, reply_id)
-            of_reply = (TurnRow.session_id == row.session_id, TurnRow.reply_id == reply_id)
-            rows = db.scalars(select(TurnRow).where(*of_reply).order_by(TurnRow.seq))
-            return tuple(turn.to_record() for turn in rows)
+            return read_turns(db, row.session_id, TurnRow.reply_id == reply_id)
 
     def latest_turns(self, owner: str, reply_ids: Iterable[str]) -> dict[str, TurnRecord]:
         """The last turn of each of these replies, by reply; replies without one are left out."""
+        # By way of the messages: turns are indexed by session and reply.
         newest = (
             select(func.max(TurnRow.seq))
-            .where(TurnRow.owner == owner, TurnRow.reply_id.in_(list(reply_ids)))
-            .group_by(TurnRow.reply_id)
+            .join(MessageRow, and_(TurnRow.session_id == MessageRow.session_id, TurnRow.reply_id == MessageRow.id))
+            .where(MessageRow.owner == owner, MessageRow.id.in_(list(reply_ids)))
+            .group_by(MessageRow.id)
         )
         with self._database.read() as db:
             rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
@@ -392,17 +394,12 @@ class ChatStore:
             turn = find_turn_by_request(db, owner, session_id, request_id)
             return None if turn is None else turn.to_record()
 
-    def mark_interrupted(self, session_id: str | None = None) -> int:
-        """End what was left unfinished by a process that is gone, or by a disk that was full.
-
-        In one session, or in all of them, of all owners; the caller knows that no turn runs there. Returns how many
-        replies that were.
+    def mark_interrupted(self) -> int:
+        """End what a process that is gone left unfinished, in all sessions of all owners; the caller knows that no turn
+        runs. Returns how many replies that were.
         """
-        generating = and_(MessageRow.status == MessageStatus.GENERATING)
-        unfinished = and_(TurnRow.finished_at.is_(None))
-        if session_id is not None:
-            generating = and_(generating, MessageRow.session_id == session_id)
-            unfinished = and_(unfinished, TurnRow.session_id == session_id)
+        generating = MessageRow.status == MessageStatus.GENERATING
+        unfinished = TurnRow.finished_at.is_(None)
         with self._database.write() as db:
             db.execute(
                 update(SessionRow)

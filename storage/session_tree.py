@@ -1,17 +1,19 @@
-"""Copies of a session's tree, as pure functions on its records: cut to one branch, and under new ids."""
+"""Copies of sessions, as pure functions on their records: one branch alone, and a tree under new ids."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from storage.records import Message, MessageStatus, SessionTree
+from storage.records import ChatSession, Message, MessageStatus, SessionTree, TurnRecord
 
 
-def cut_to(tree: SessionTree, branch: Sequence[Message]) -> SessionTree:
-    """The tree with this branch alone, ending at its last message. What is being written counts as interrupted."""
-    ids = [message.id for message in branch]
-    children = [*ids[1:], None]
+def branch_tree(session: ChatSession, branch: Sequence[Message], turns: Sequence[TurnRecord]) -> SessionTree:
+    """A session of this branch alone, ending at its last message. `turns` are those of its replies.
+
+    A reply that is being written counts as interrupted there, and the turn that writes it is left out.
+    """
+    children = [*(message.id for message in branch[1:]), None]
     messages = tuple(
         dataclasses.replace(
             message,
@@ -20,9 +22,9 @@ def cut_to(tree: SessionTree, branch: Sequence[Message]) -> SessionTree:
         )
         for message, child in zip(branch, children, strict=False)
     )
-    turns = tuple(turn for turn in tree.turns if turn.reply_id in set(ids) and turn.finished_at is not None)
-    session = dataclasses.replace(tree.session, tip_id=ids[-1] if ids else None)
-    return SessionTree(session, messages, turns)
+    tip_id = branch[-1].id if branch else None
+    finished = tuple(turn for turn in turns if turn.finished_at is not None)
+    return SessionTree(dataclasses.replace(session, tip_id=tip_id), messages, finished)
 
 
 def with_new_ids(tree: SessionTree, new_id: Callable[[], str]) -> SessionTree:

@@ -107,13 +107,6 @@ def test_a_new_session_reads_back_as_it_was_made(store: ChatStore) -> None:
     assert store.branch(ME, made.id) == ()
 
 
-def test_a_session_takes_the_id_it_is_given(store: ChatStore) -> None:
-    made = store.create_session(
-        ME, title="", system_prompt=None, sampling={}, settings={}, template_vars={}, session_id="given"
-    )
-    assert made.id == "given"
-
-
 def test_an_update_changes_what_is_named_and_counts_the_version(store: ChatStore) -> None:
     made = new_session(store)
     changed = store.update_session(ME, made.id, system_prompt=None, pinned=True)
@@ -379,15 +372,6 @@ def test_what_a_dead_process_left_is_marked_interrupted_and_its_text_kept(store:
 
     finish(store, begin(store, broken.id, reply_to_continue=message.id), "Hello")
     assert store.get_message(ME, message.id).status is MessageStatus.COMPLETE
-
-
-def test_one_session_can_be_marked_interrupted_alone(store: ChatStore) -> None:
-    stuck, running = (begin(store, new_session(store).id, user_text="hello") for _ in range(2))
-    assert store.mark_interrupted(stuck.session.id) == 1
-    assert store.get_message(ME, stuck.reply.id).status is MessageStatus.INTERRUPTED
-    assert store.get_message(ME, running.reply.id).status is MessageStatus.GENERATING
-    assert store.turns(ME, running.reply.id)[0].finished_at is None
-    finish(store, running, "done")
 
 
 # The tree
