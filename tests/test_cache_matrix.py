@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from chatcache.cache.kinds import convert_session_cache, make_session_cache
-from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.stats import MissReason
 
 QUANTIZED = ("quantized-int8", "quantized-int4", "quantized-fp8")
 
@@ -112,6 +113,71 @@ def test_a_chats_path_gives_the_logits_of_a_fresh_cache_at_every_step(name: str,
     chat.roll_back(len(chat.chunks))
     chat.prompt(WINDOW + 1, seed=10)
     chat.reply(1, seed=11)
+
+
+def turn(name: str, held: SessionCache, wanted: list[int]) -> tuple[Alignment, Tensor]:
+    """What a turn does: align, feed the prompt but its last token, then that one; its logits."""
+    alignment = held.align(wanted)
+    if alignment.num_cached_tokens < len(wanted) - 1:
+        feed(name, held, Chunk(tuple(wanted[alignment.num_cached_tokens : -1]), False))
+    return alignment, feed(name, held, Chunk((wanted[-1],), False))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "quantized-int8"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_models_roll_back_to_kept_states_exactly(name: str, kind: str) -> None:
+    if (name, kind) == ("mamba2", "quantized-int8"):
+        pytest.skip("it has no keys and values to quantize")
+    ids = [random_ids(20, seed) for seed in range(5)]
+    model = tiny_model(name)
+    held, fresh = make_session_cache(model, kind), make_session_cache(model, kind)
+
+    def reply(cache: SessionCache, number: int) -> None:
+        for token in random_ids(3, seed=50 + number):
+            feed(name, cache, Chunk((token,), False))
+
+    # Two turns, then the second reply again, then another second message: each from a kept state, nothing recomputed.
+    assert turn(name, held, ids[0])[0] == Alignment(0, 0, 0, MissReason.NO_CACHE)
+    reply(held, 0)
+    second = [*held.token_ids, *ids[1]]
+    _, first_logits = turn(name, held, second)
+    reply(held, 1)
+    again, second_logits = turn(name, held, second)
+    assert again == Alignment(len(second) - 1, 4)
+    assert torch.equal(first_logits, second_logits)
+    reply(held, 1)
+    first_part = second[: len(ids[0]) + 3]
+    other, logits = turn(name, held, [*first_part, *ids[2]])
+    assert other == Alignment(len(first_part), len(second) + 3 - len(first_part), len(first_part), MissReason.HISTORY)
+    turn(name, fresh, ids[0])
+    reply(fresh, 0)
+    assert torch.equal(logits, turn(name, fresh, [*first_part, *ids[2]])[1])
+    # In the middle of the first prompt nothing is kept: everything is computed again, and it says why.
+    inside, logits = turn(name, held, [*ids[0][:10], *ids[3]])
+    assert (inside.num_cached_tokens, inside.mismatch_index, inside.reason) == (0, 0, MissReason.NOT_CROPPABLE)
+    assert torch.equal(logits, turn(name, make_session_cache(model, kind), [*ids[0][:10], *ids[3]])[1])
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_state_kept_at_a_shared_beginning_is_there_forever(name: str) -> None:
+    held = make_session_cache(tiny_model(name), "dynamic")
+    system = random_ids(10)
+    feed(name, held, Chunk(tuple(system), False))
+    held.keep_state()
+    wanted = list(held.token_ids)
+    for seed in range(12):
+        wanted = [*wanted, *random_ids(5, seed)]
+        turn(name, held, wanted)
+        wanted = list(held.token_ids)
+    assert len(held.kept_positions) <= 6
+    alignment, logits = turn(name, held, [*system, *random_ids(5, 77)])
+    assert (alignment.num_cached_tokens, alignment.reason) == (10, MissReason.HISTORY)
+    fresh = [
+        Chunk(tuple(system), False),
+        Chunk(tuple(random_ids(5, 77)[:-1]), False),
+        Chunk((random_ids(5, 77)[-1],), False),
+    ]
+    assert torch.equal(logits, library_logits(name, fresh))
 
 
 @pytest.mark.parametrize("name", RECURRENT)

@@ -144,8 +144,19 @@ def test_a_fork_goes_on_alike_and_shares_nothing_with_its_origin(name: str, num_
     assert torch.equal(feed(name, forked, other[9:]), feed(name, twin, other[9:]))
 
 
-def test_a_fork_of_a_recurrent_cache_starts_empty() -> None:
-    assert dynamic("mamba2", random_ids(10)).fork(10).num_tokens == 0
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_cache_is_forked_at_its_end_or_where_a_state_is_kept(name: str) -> None:
+    ids, other = random_ids(40), random_ids(9, seed=3)
+    origin = dynamic(name, ids[:10])
+    origin.keep_state()
+    feed(name, origin, ids[10:30])
+    lengths = {30: 30, 29: 10, 10: 10, 9: 0}
+    for num_tokens, num_kept in lengths.items():
+        forked = origin.fork(num_tokens)
+        assert list(forked.token_ids) == ids[:num_kept]
+        chunks = [ids[:10], ids[10:30]][: {30: 2, 10: 1, 0: 0}[num_kept]]
+        assert torch.equal(feed(name, forked, other), feed(name, dynamic(name, *chunks), other))
+    assert torch.equal(feed(name, origin, ids[30:]), feed(name, dynamic(name, ids[:10], ids[10:30]), ids[30:]))
 
 
 @pytest.mark.parametrize("name", CROPPABLE)

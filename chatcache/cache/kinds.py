@@ -6,7 +6,7 @@ of any architecture find theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
+from chatcache.cache.hybrid_layer import HybridAppendLayer, HybridQuantizedLayer
 from chatcache.cache.layers import AppendLayer
 from chatcache.cache.quantized_layer import QuantizedLayer
 from chatcache.cache.session_cache import SessionCache
@@ -30,8 +31,10 @@ _CODECS: dict[str, type[Codec]] = {
 KINDS = ("dynamic", "offloaded", *_CODECS, "static", "none")
 
 _TOKEN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_HYBRID_LAYER_TYPES = frozenset({"hybrid", "hybrid_sliding"})
+_ATTENTION_LAYER_TYPES = _TOKEN_LAYER_TYPES | _HYBRID_LAYER_TYPES
 _NO_LAYER = "dummy"
-_KNOWN_LAYER_TYPES = _TOKEN_LAYER_TYPES | {"linear_attention", "conv", "hybrid", "hybrid_sliding", _NO_LAYER}
+_KNOWN_LAYER_TYPES = _ATTENTION_LAYER_TYPES | {"linear_attention", "conv", _NO_LAYER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def _refusal(kind: str, facts: ModelFacts) -> str | None:
     if kind == "static":
         return "preallocated caches are not available in this version"
     if kind in _CODECS:
-        if not _TOKEN_LAYER_TYPES.intersection(facts.layer_types):
+        if not _ATTENTION_LAYER_TYPES.intersection(facts.layer_types):
             return "the model has no attention layers, so there are no keys and values to quantize"
         if unknown := sorted(set(facts.layer_types) - _KNOWN_LAYER_TYPES):
             return f"nothing is known about the model's layers of type {', '.join(unknown)}"
@@ -114,16 +117,20 @@ _WORKSPACES: WeakKeyDictionary[PreTrainedModel, Workspace] = WeakKeyDictionary()
 def _make_layers(model: PreTrainedModel, kind: str) -> list[Any]:
     """One layer for each of the model's: ours for attention, the library's own for all else."""
     types, all_kwargs = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
-    token_layer: Callable[..., Any] = AppendLayer
+    makers: dict[str, Callable[..., Any]] = dict(DYNAMIC_LAYER_TYPE_MAPPING)
+    token_layer, hybrid_layer = _layer_makers(model, kind, shares_states=_NO_LAYER in types)
+    makers |= dict.fromkeys(_TOKEN_LAYER_TYPES, token_layer) | dict.fromkeys(_HYBRID_LAYER_TYPES, hybrid_layer)
+    return [makers[layer_type](**kwargs) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
+
+
+def _layer_makers(
+    model: PreTrainedModel, kind: str, *, shares_states: bool
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What makes an attention layer, and one with a recurrent state beside it."""
     codec = codec_of(kind)
-    if codec is not None:
-        # Layers that share keys and values hold on to what an earlier layer was given.
-        workspace = None if _NO_LAYER in types else _WORKSPACES.setdefault(model, Workspace())
-        token_layer = partial(QuantizedLayer, codec, model.dtype, workspace)
-    return [_make_layer(layer_type, kwargs, token_layer) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
-
-
-def _make_layer(layer_type: str, kwargs: Mapping[str, Any], token_layer: Callable[..., Any]) -> Any:
-    if layer_type in _TOKEN_LAYER_TYPES:
-        return token_layer(**kwargs)
-    return DYNAMIC_LAYER_TYPE_MAPPING[layer_type](**kwargs)
+    if codec is None:
+        return AppendLayer, HybridAppendLayer
+    # Layers that share keys and values hold on to what an earlier layer was given.
+    workspace = None if shares_states else _WORKSPACES.setdefault(model, Workspace())
+    arguments = (codec, model.dtype, workspace)
+    return partial(QuantizedLayer, *arguments), partial(HybridQuantizedLayer, *arguments)

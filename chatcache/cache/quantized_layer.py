@@ -66,9 +66,9 @@ class QuantizedLayer(TokenLayer):
         return super().update(key_states, value_states)
 
     def append(self, key_states: Tensor, value_states: Tensor) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         new = {"keys": as_rows(key_states), "values": as_rows(value_states)}
+        if not self.is_initialized:
+            self._start(new)
         length = self._num_tail + key_states.shape[2]
         tail = {name: rows.new_empty((length, *rows.shape[1:])) for name, rows in self._tail.items()}
         for name, rows in new.items():

@@ -16,6 +16,15 @@ from transformers.cache_utils import Cache
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.layers import KEPT_TAIL_TOKENS, TokenLayer
+from chatcache.cache.states import (
+    KeptState,
+    KeptStates,
+    StateRole,
+    is_recurrent,
+    num_state_bytes,
+    put_states,
+    take_states,
+)
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.stats import MissReason
 
@@ -66,6 +75,8 @@ class SessionCache:
         self._token_ids: list[int] = []
         self._settle_at: int | None = None
         self._was_converted = False
+        self._kept = KeptStates()
+        self._turn = 0
         if make_layers is not None:
             self.cache = Cache(layers=make_layers())
 
@@ -79,14 +90,24 @@ class SessionCache:
         return len(self._token_ids)
 
     @property
+    def num_settled_tokens(self) -> int:
+        """How many tokens every layer holds in the form in which they stay; `export` gives these out unnoticed."""
+        return min((layer.num_settled_tokens for layer in self._token_layers()), default=self.num_tokens)
+
+    @property
     def num_bytes(self) -> int:
-        """Allocated bytes, spare room included."""
-        return sum(_layer_bytes(layer) for layer in self._layers())
+        """Allocated bytes, spare room and states kept for rolling back included."""
+        return sum(_layer_bytes(layer) for layer in self._layers()) + self._kept.num_bytes
 
     @property
     def is_croppable(self) -> bool:
         """Whether tokens can be removed one by one, given out and taken in."""
-        return all(isinstance(layer, TokenLayer) for layer in self._storing_layers())
+        return all(isinstance(layer, TokenLayer) and not is_recurrent(layer) for layer in self._storing_layers())
+
+    @property
+    def kept_positions(self) -> tuple[int, ...]:
+        """Where a cache with recurrent state can be rolled back to, beside its beginning and its end."""
+        return self._kept.positions
 
     @property
     def is_pure(self) -> bool:
@@ -96,23 +117,42 @@ class SessionCache:
     def align(self, wanted_ids: Sequence[int]) -> Alignment:
         """Keep the longest run of tokens that `wanted_ids` begins with, but leave at least one wanted token to forward.
 
-        Where tokens cannot be removed one by one, all are. A turn begins here: what is kept is settled now, and what
-        the prompt adds when the token before its last has been fed, the state from which any reply to it starts.
+        Where tokens cannot be removed one by one, as many are as the nearest kept state asks for. A turn begins here:
+        what is kept is settled now, and what the prompt adds when the token before its last has been fed, the state
+        from which any reply to it starts.
         """
         if not wanted_ids:
             raise ValueError("wanted_ids must not be empty")
         num_held, limit = self.num_tokens, len(wanted_ids) - 1
         self._settle_at = limit
         if num_held == 0:
-            is_miss = limit > 0
-            return Alignment(0, 0, 0, MissReason.NO_CACHE) if is_miss else Alignment(0, 0)
+            self._turn = 1
+            return Alignment(0, 0, 0, MissReason.NO_CACHE) if limit > 0 else Alignment(0, 0)
         num_common = min(common_length(self._token_ids, wanted_ids), limit)
         reason = MissReason.HISTORY if num_common < min(num_held, limit) else None
-        if num_common < num_held and not self.is_croppable:
-            reason, num_common = MissReason.NOT_CROPPABLE, 0
-        self.crop_to(num_common)
+        num_kept = self.nearest_length(num_common)
+        if num_kept < num_common:
+            reason = MissReason.NOT_CROPPABLE
+        if num_kept == num_held:
+            self.keep_state(StateRole.REPLY)
+        self.crop_to(num_kept)
+        self._begin_turn()
         self.settle()
-        return Alignment(num_common, num_held - num_common, None if reason is None else num_common, reason)
+        return Alignment(num_kept, num_held - num_kept, None if reason is None else num_kept, reason)
+
+    def nearest_length(self, num_tokens: int) -> int:
+        """The most tokens, up to `num_tokens`, that the cache can be cropped to."""
+        if self.is_croppable or num_tokens == self.num_tokens:
+            return num_tokens
+        state = self._kept.nearest(num_tokens)
+        return 0 if state is None else state.num_tokens
+
+    @torch.inference_mode()
+    def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
+        """Keep the recurrent state as it is now, so that the cache can be rolled back to this length later."""
+        is_new = role is StateRole.SHARED or self.num_tokens not in self._kept.positions
+        if is_new and self.num_tokens and self._has_only_known_layers() and any(map(is_recurrent, self._layers())):
+            self._kept.add(KeptState(self.num_tokens, self._turn, role, take_states(self._layers())))
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Note that a forward just fed `token_ids`. Raises CacheStateError when a layer does not hold them.
@@ -125,6 +165,7 @@ class SessionCache:
         self.check()
         if self.num_tokens == self._settle_at:
             self.settle()
+            self.keep_state(StateRole.PROMPT)
         elif len(token_ids) > MAX_CANDIDATE_TOKENS:
             self.settle(KEPT_TAIL_TOKENS)
 
@@ -145,11 +186,11 @@ class SessionCache:
         if num_tokens == 0:
             self._rebuild()
         elif num_tokens < self.num_tokens:
-            if not self.is_croppable:
-                raise CacheStateError("this cache holds state that cannot be cropped")
-            for layer in self._storing_layers():
-                layer.crop_to(num_tokens)
-        del self._token_ids[num_tokens:]
+            if self.nearest_length(num_tokens) != num_tokens:
+                raise CacheStateError(
+                    f"this cache holds recurrent state and can be cropped to {self.kept_positions} only"
+                )
+            self._restore(num_tokens)
 
     @torch.inference_mode()
     def reserve(self, num_tokens: int) -> None:
@@ -177,6 +218,7 @@ class SessionCache:
             for start in range(0, old.num_tokens, BLOCK_TOKENS):
                 new.append(*old.states(start, min(start + BLOCK_TOKENS, old.num_tokens)))
                 new.settle()
+            put_states([new], take_states([old]))
             self._layers()[index] = new
             self._was_converted |= self.num_tokens > 0
         self.kind, self._make_layers = kind, make_layers
@@ -190,38 +232,44 @@ class SessionCache:
     @torch.inference_mode()
     def repair(self) -> int:
         """After an exception inside a forward: make all layers hold the same tokens again. Returns how many."""
-        if self.is_croppable:
-            lengths = [layer.num_tokens for layer in self._storing_layers()]
-            num_kept = min([self.num_tokens, *lengths])
-            for layer in self._storing_layers():
-                layer.crop_to(num_kept)
-            del self._token_ids[num_kept:]
+        num_kept = min([self.num_tokens, *(layer.num_tokens for layer in self._token_layers())])
+        if not self.is_croppable:
+            state = self._kept.nearest(num_kept)
+            num_kept = 0 if state is None else state.num_tokens
+        if num_kept == 0:
+            self._rebuild()
         else:
-            self.crop_to(0)
-        return self.num_tokens
+            self._restore(num_kept)
+        return num_kept
 
     @torch.inference_mode()
     def fork(self, num_tokens: int) -> SessionCache:
-        """A cache of the same kind with copies of the first `num_tokens` tokens; empty where they cannot be copied."""
+        """A cache of the same kind with copies of the first `num_tokens` tokens, or of as many as can be copied."""
         forked = SessionCache(self.kind, self._make_layers)
-        if self.is_croppable and num_tokens > 0:
-            self.check()
-            for mine, its in zip(self._storing_layers(), forked._storing_layers(), strict=True):
-                its.copy_prefix(mine, num_tokens)
-            forked._token_ids = self._token_ids[:num_tokens]
-            forked._was_converted = self._was_converted
+        num_kept = self.nearest_length(num_tokens)
+        if num_kept == 0 or not self._has_only_known_layers():
+            return forked
+        self.check()
+        for mine, its in zip(self._token_layers(), forked._token_layers(), strict=True):
+            its.copy_prefix(mine, num_kept)
+        kept = None if num_kept == self.num_tokens else self._kept.nearest(num_kept)
+        put_states(forked._layers(), take_states(self._layers()) if kept is None else kept.layers)
+        forked._token_ids = self._token_ids[:num_kept]
+        forked._was_converted = self._was_converted
+        forked.keep_state()
         return forked
 
     @torch.inference_mode()
     def export(self, start: int, stop: int) -> TokenRange:
         """Copies of what is held for tokens `[start, stop)`; a writer may keep them as long as it likes.
 
-        Settles the cache, so it is called between turns.
+        What is not settled yet is settled first, which is done between turns only.
         """
         if not self.is_croppable:
             raise CacheStateError("this cache holds state that cannot be given out by token")
         self.check()
-        self.settle()
+        if stop > self.num_settled_tokens:
+            self.settle()
         layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
         return TokenRange(start, tuple(self._token_ids[start:stop]), layers)
 
@@ -235,6 +283,26 @@ class SessionCache:
             if isinstance(layer, TokenLayer):
                 layer.import_(rows)
         self.advance(tokens.token_ids)
+
+    def _restore(self, num_tokens: int) -> None:
+        """Bring every layer to `num_tokens` tokens, at which a state is kept if the cache is not croppable."""
+        for layer in self._token_layers():
+            layer.crop_to(num_tokens)
+        state = None if self.is_croppable else self._kept.nearest(num_tokens)
+        if state is not None:
+            put_states(self._layers(), state.layers)
+            self._turn = state.turn
+        self._kept.crop_to(num_tokens)
+        del self._token_ids[num_tokens:]
+
+    def _begin_turn(self) -> None:
+        """Count turns; another reply to the prompt whose state is held belongs to the same turn."""
+        if self.num_tokens != self._settle_at:
+            self._turn += 1
+
+    def _has_only_known_layers(self) -> bool:
+        """Whether all that the layers hold can be copied: tokens, or recurrent state."""
+        return all(isinstance(layer, TokenLayer) or is_recurrent(layer) for layer in self._storing_layers())
 
     def _layers(self) -> list[Any]:
         return [] if self.cache is None else self.cache.layers
@@ -253,6 +321,8 @@ class SessionCache:
             self.cache.layers[:] = self._make_layers()
         self._token_ids.clear()
         self._was_converted = False
+        self._kept = KeptStates()
+        self._turn = 0
 
 
 def common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
@@ -264,14 +334,12 @@ def common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
 
 
 def _layer_bytes(layer: Any) -> int:
-    if isinstance(layer, TokenLayer):
-        return layer.num_bytes
-    return sum(tensor.nbytes for value in vars(layer).values() for tensor in _tensors_in(value))
+    token_bytes = layer.num_bytes if isinstance(layer, TokenLayer) else 0
+    if is_recurrent(layer):
+        return token_bytes + num_state_bytes(layer)
+    return token_bytes if isinstance(layer, TokenLayer) else _unknown_bytes(layer)
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
+def _unknown_bytes(layer: Any) -> int:
+    """The tensors that a layer of the library has as attributes."""
+    return sum(value.nbytes for value in vars(layer).values() if isinstance(value, Tensor))
