@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from chatcache.config import EMBEDDED_MODEL, ServiceConfig, default_data_dir
+from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ChatCacheError
+from storage.data_dir import default_data_dir
 
 DEFAULT_PORT = 7860
 

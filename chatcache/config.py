@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import platformdirs
+from storage.data_dir import default_data_dir
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 DEFAULT_DISK_QUOTA_BYTES = 10 * 2**30
-
-
-def default_data_dir() -> Path:
-    """The user's data folder, as the operating system names it."""
-    return Path(platformdirs.user_data_dir("chatcache", appauthor=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from sqlalchemy import select
 
+from storage.data_dir import default_data_dir
 from storage.database import Database
 from storage.errors import DataDirError
 from storage.segment_check import sweep_files, verify_files
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data-dir",
         type=Path,
-        default=Path(platformdirs.user_data_dir("chatcache", appauthor=False)),
+        default=default_data_dir(),
         help="the data folder (default: %(default)s)",
     )
     return parser

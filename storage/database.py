@@ -1,7 +1,7 @@
-"""The data directory and the database in it: lock, engine, migrations, transactions.
+"""The database in a data directory: engine, migrations, transactions.
 
-Knows SQLite's settings and file modes. Does not know what the tables mean. What is specific to SQLite stands in
-this module alone, so that another engine needs another `open` and nothing else.
+Knows SQLite's settings. Does not know what the tables mean. What is specific to SQLite stands in this module alone, so
+that another engine needs another `open` and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session as DbSession
 
-from storage.errors import DatabaseError, DataDirError, DataDirLockedError
+from storage.data_dir import ensure_private_file, lock_data_dir, unusable
+from storage.errors import DatabaseError, DataDirError
 
 DATABASE_NAME = "chats.db"
-LOCK_NAME = "lock"
 BUSY_TIMEOUT_S = 30.0
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -54,28 +54,23 @@ class Database:
         directory open, DataDirError where the directory or the database cannot be used.
         """
         data_dir = Path(data_dir).absolute()
-        lock = _lock_data_dir(data_dir)
+        lock = lock_data_dir(data_dir)
         path = data_dir / DATABASE_NAME
-        try:
-            ensure_private_file(path)
-            engine = _make_engine(path)
+        with ExitStack() as on_error:
+            on_error.callback(lock.release)
             try:
+                ensure_private_file(path)
+                engine = _make_engine(path)
+                on_error.callback(engine.dispose)
                 _migrate(engine, path)
-            except BaseException:
-                engine.dispose()
-                raise
-        except OSError as error:
-            lock.release()
-            raise _unusable(data_dir, error) from error
-        except DBAPIError as error:
-            lock.release()
-            raise DataDirError(
-                f"The database {path} cannot be used: {error.orig}. It was left as it is. "
-                "Put a copy of it in its place, or choose another folder with --data-dir."
-            ) from error
-        except BaseException:
-            lock.release()
-            raise
+            except OSError as error:
+                raise unusable(data_dir, error) from error
+            except DBAPIError as error:
+                raise DataDirError(
+                    f"The database {path} cannot be used: {error.orig}. It was left as it is. "
+                    "Put a copy of it in its place, or choose another folder with --data-dir."
+                ) from error
+            on_error.pop_all()
         return cls(data_dir, engine, lock)
 
     @contextmanager
@@ -110,41 +105,6 @@ class Database:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def ensure_private_dir(path: Path) -> None:
-    """Make sure that `path` is a folder. One made here is for its owner alone; an existing one keeps its mode."""
-    if not path.is_dir():
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def ensure_private_file(path: Path) -> None:
-    """Make sure that `path` exists and that only its owner may read it. SQLite's -wal and -shm copy its mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
-
-
-def _lock_data_dir(data_dir: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(data_dir / LOCK_NAME, timeout=0, mode=0o600, thread_local=False)
-    try:
-        ensure_private_dir(data_dir)
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise DataDirLockedError(
-            f"Another chatcache has {data_dir} open. Close it, or choose another folder with --data-dir."
-        ) from error
-    except OSError as error:
-        raise _unusable(data_dir, error) from error
-    return lock
-
-
-def _unusable(data_dir: Path, error: OSError) -> DataDirError:
-    reason = error.strerror or str(error)
-    return DataDirError(
-        f"The data folder {data_dir} cannot be used: {reason}. "
-        "Make it a folder that you may write to, or choose another one with --data-dir."
-    )
 
 
 def _make_engine(path: Path) -> Engine:

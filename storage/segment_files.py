@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.database import ensure_private_dir
+from storage.data_dir import ensure_private_dir
 from storage.errors import DataDirError
 from storage.segment_format import FileKind
 

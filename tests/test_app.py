@@ -12,8 +12,9 @@ from urllib.request import urlopen
 import pytest
 
 import app
-from chatcache.config import EMBEDDED_MODEL, default_data_dir
+from chatcache.config import EMBEDDED_MODEL
 from chatcache.loader import LoadedModel
+from storage.data_dir import default_data_dir
 
 ROOT = Path(app.__file__).parent
 START_TIMEOUT_S = 120
