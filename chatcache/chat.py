@@ -342,13 +342,16 @@ class ChatService:
     def prefetch(self, session_id: str) -> int:
         """Read the session's cache from disk before it is needed, where it is not live; how many tokens are held.
 
-        Computes nothing. Returns at once while a turn runs.
+        Computes nothing. Returns at once while a turn runs; a turn that begins meanwhile takes over.
         """
         runtime = self._runtime
+        is_under_way = False
         with self._exclusive(session_id) as session:
             if runtime.runner.active(session_id) is None:
                 fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
-                return runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids))
+                is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids))
+        while is_under_way:
+            is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
 
     def drop_cache(self, session_id: str) -> None:

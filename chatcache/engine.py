@@ -29,6 +29,7 @@ from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
 from chatcache.relief import Relief
 from chatcache.reply_stream import StreamedReply, TextPiece
+from chatcache.restore import Restore
 from chatcache.sampler import NonFiniteLogitsError, Sampler
 from chatcache.session_pool import Acquired, SessionPool
 from chatcache.stats import FinishReason, MissReason, Sampling, TurnStats
@@ -107,13 +108,16 @@ class TurnRun:
         self._num_recomputed_tokens = 0
         self._num_sampled_tokens = 0
         self._has_failed = False
+        self._told: list[str] = []
         self._began_s = self._first_token_s = self._last_token_s = 0.0
 
     def step(self) -> bool:
-        """One forward: a prefill chunk or one token. True when the turn has ended."""
+        """One forward: a prefill chunk or one token; or a little from disk. True when the turn has ended."""
         if self._should_stop():
             return self._end(FinishReason.CANCELLED)
         acquired = self._acquired or self._begin()
+        if acquired.restore is not None:
+            return self._restore(acquired, acquired.restore)
         if len(self._ids) >= self._max_context_tokens:
             return self._end(FinishReason.CONTEXT_FULL)
         start, stop = self._next_piece(acquired.cache)
@@ -160,19 +164,42 @@ class TurnRun:
         request = self._request
         self._began_s = time.perf_counter()
         self._acquired = acquired = self._pool.acquire(request.owner, request.session_id, self._ids)
+        self._relief.tell_spilled(acquired.spilled, acquired.cache.num_tokens)
+        if acquired.restore is None:
+            self._tell_reuse(acquired)
+        return acquired
+
+    def _restore(self, acquired: Acquired, restore: Restore) -> bool:
+        """Take in a little of what is on disk."""
+        has_ended = restore.step()
+        if restore.num_total_tokens:
+            self._emit(StatusEvent(Phase.RESTORING, restore.num_tokens, restore.num_total_tokens))
+        if has_ended:
+            self._end_restore(acquired)
+        return False
+
+    def _end_restore(self, acquired: Acquired) -> Acquired:
+        acquired = self._pool.restored(self._request.owner, self._request.session_id, acquired)
+        self._acquired = acquired
+        self._tell_reuse(acquired)
+        return acquired
+
+    def _tell_reuse(self, acquired: Acquired) -> None:
+        """Where the cached tokens came from, what went wrong with it, and what that leaves to compute."""
         self._num_fed = acquired.alignment.num_cached_tokens
-        self._relief.tell_spilled(acquired.spilled, self._num_fed)
+        num_left = self._num_prompt_tokens - self._num_fed
         for reuse in acquired.reuse:
             if reuse.source == "disk":
                 seconds = acquired.restore_s or 0.0
-                sentence = f"Resumed {reuse.num_tokens:,} tokens from disk in {seconds:.2f} s."
+                sentence = f"Resumed {reuse.num_tokens:,} tokens from disk in {seconds:.2f} s; {num_left:,} to compute."
                 self._emit(CacheEvent("restored", self._num_fed, sentence))
+        if acquired.problem is not None:
+            self._told.append(acquired.problem)
+            self._emit(CacheEvent("not-restored", self._num_fed, acquired.problem))
         reason, index = self._miss(acquired)
         if reason in _MISS_SENTENCES and index is not None:
-            num_again = self._num_prompt_tokens - self._num_fed
-            self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_again)))
+            self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_left)))
         self._report_prefill(acquired)
-        return acquired
 
     def _next_piece(self, cache: SessionCache) -> tuple[int, int]:
         """Ids `[start, stop)` are forwarded next."""
@@ -274,6 +301,8 @@ class TurnRun:
     def _end(self, reason: FinishReason, *problems: str) -> bool:
         reply = self._stream.finish()
         acquired, request = self._acquired, self._request
+        if acquired is not None and acquired.restore is not None:
+            acquired = self._end_restore(acquired)
         if acquired is not None:
             # What was sampled but is not part of the reply (a stop string, half a character) leaves the cache too.
             kept_ids = (*request.prompt_ids, *reply.token_ids)
@@ -282,7 +311,7 @@ class TurnRun:
                 acquired.cache.crop_to(num_kept)
             self._pool.release(request.owner, request.session_id, self._cuts())
         self._say(reply.pieces)
-        self.outcome = TurnOutcome(reply, self._stats(acquired, reason, (*self._relief.told, *problems)))
+        self.outcome = TurnOutcome(reply, self._stats(acquired, reason, (*self._told, *self._relief.told, *problems)))
         self._acquired = None  # whoever keeps the handle of an ended turn must not keep its cache
         return True
 
@@ -301,7 +330,7 @@ class TurnRun:
             num_computed_tokens=num_read - num_cached,
             num_recomputed_tokens=self._num_recomputed_tokens,
             num_completion_tokens=self._num_sampled_tokens,
-            restore_s=acquired.restore_s if any(reuse.source == "disk" for reuse in acquired.reuse) else None,
+            restore_s=acquired.restore_s,
             ttft_s=self._first_token_s - self._request.submitted_s if has_token else None,
             prefill_s=self._first_token_s - self._began_s if has_token else None,
             decode_tokens_per_s=(self._num_sampled_tokens - 1) / decode_s if decode_s > 0 else None,

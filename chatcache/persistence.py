@@ -134,7 +134,7 @@ class Persistence:
         way there. Reading begins at once."""
         pieces: list[Piece] = []
         problem = None
-        if self._codec is not None and cache.kind == self._kind:
+        if self._codec is not None and self._can_be_stored(cache):
             try:
                 pieces = list(self._pieces(self._codec, owner, cache.num_tokens, tuple(wanted_ids)))
             except StoreError as error:
@@ -151,16 +151,26 @@ class Persistence:
             pass
         return restore.num_tokens
 
-    def save(self, owner: str, session_id: str, cache: SessionCache, cuts: Sequence[int] = ()) -> bool:
-        """Have the tokens of `cache` that are not stored yet written in the background; segments end at `cuts`.
+    def save(
+        self,
+        owner: str,
+        session_id: str,
+        cache: SessionCache,
+        cuts: Sequence[int] = (),
+        num_tokens: int | None = None,
+    ) -> bool:
+        """Have the first `num_tokens` tokens of `cache` (default: all), where they are not stored yet, written in the
+        background; segments end at `cuts`.
 
         The copies are made here, so the cache may change at once. False where not all of it is on its way: then
         `problem` says why, and the next save tries again.
         """
         key = _Key(owner, session_id)
-        if self._codec is None or cache.kind != self._kind or not cache.num_tokens:
+        if self._codec is None or not self._can_be_stored(cache):
             return False
-        ids = tuple(cache.token_ids)
+        ids = tuple(cache.token_ids[:num_tokens])
+        if not ids:
+            return True
         try:
             start = self._num_saved(owner, ids)
             stop = min(len(ids), start + self._room_bytes() // self._codec.bytes_per_token)
@@ -272,6 +282,10 @@ class Persistence:
             if end > reached:
                 yield Piece(reached, end, partial(codec.part, item.tokens, reached, end))
                 reached = end
+
+    def _can_be_stored(self, cache: SessionCache) -> bool:
+        """A cache that was converted is not what its kind computes; it neither gives nor takes."""
+        return cache.kind == self._kind and cache.is_pure
 
     def _read(
         self, codec: SegmentCodec, namespace: Namespace, part: SegmentPart, begin: int, ids: tuple[int, ...]

@@ -104,6 +104,8 @@ class Runtime:
         """Stop running turns, store their replies, end the model thread, let the data directory go."""
         self.runner.close()
         self.changes.close()
+        if not self.scheduler.is_closed:
+            self.scheduler.call(self.pool.save_all)
         self.scheduler.close()
         self.persistence.close()
         self.database.close()

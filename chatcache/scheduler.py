@@ -51,6 +51,10 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="chatcache-model", daemon=True)
         self._thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def submit(self, job: Job) -> None:
         """Queue a job. Raises RuntimeError after `close`."""
         with self._changed:

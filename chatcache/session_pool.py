@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.persistence import Persistence
+from chatcache.restore import Restore
 from chatcache.stats import MissReason, Reuse
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ class Spilled:
 class Acquired:
     """A session's cache, aligned to the ids a turn wants, and where its tokens came from.
 
-    `restore_s`: how long reading from disk took; None where the disk was not asked. `spilled`: what had to leave.
+    `restore`: more is perhaps on disk; when it has ended, `restored` says what came of it. `restore_s`: how long
+    reading from disk took; None where nothing came from there. `problem`: what was wrong with it, as a sentence.
+    `spilled`: what had to leave.
     """
 
     cache: SessionCache
@@ -53,6 +55,8 @@ class Acquired:
     reuse: tuple[Reuse, ...]
     restore_s: float | None = None
     spilled: Spilled = Spilled()
+    restore: Restore | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,15 @@ class _Key:
     session_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Prefetched:
+    """Tokens `[start, end)` of a live cache came from disk before any turn asked for them."""
+
+    start: int
+    end: int
+    seconds: float
+
+
 class SessionPool:
     """Live caches by owner and session. A cache is never read for another owner, not even to compare its tokens."""
 
@@ -91,44 +104,41 @@ class SessionPool:
         self._caches: dict[_Key, SessionCache] = {}  # least recently used first
         self._pinned: set[_Key] = set()
         self._dropped: set[_Key] = set()  # while pinned
+        self._prefetches: dict[_Key, Restore] = {}  # under way
+        self._prefetched: dict[_Key, _Prefetched] = {}  # until the next turn, which says so
 
     def acquire(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> Acquired:
         """The session's cache, aligned to `wanted_ids` and pinned until `release`.
 
         Where another session of the same owner holds a longer beginning of `wanted_ids`, the cache is a copy of that;
-        what is still missing comes from disk where it is stored and there is room for it. Raises RuntimeError while
-        the cache is pinned.
+        what is still missing comes from disk where it is stored and there is room for it: the caller steps `restore`
+        to its end, then asks `restored`. Raises RuntimeError while the cache is pinned.
         """
         key = _Key(owner, session_id)
         if key in self._pinned:
             raise RuntimeError("This session's cache is in use by a turn.")
-        own = self._caches.get(key)
-        copied, spilled = self._copied_prefix(key, wanted_ids)
-        cache = copied or own or self._make_cache()
-        try:
-            alignment = cache.align(wanted_ids)
-        except CacheStateError:
-            logger.exception("A cache was damaged; its tokens are computed again")
-            cache, copied = self._make_cache(), None
-            alignment = cache.align(wanted_ids)
-        if copied is not None and alignment.num_cached_tokens < len(wanted_ids) - 1:
-            # The copy held what it could; what is missing was missing in the session's own cache, or there was none.
-            reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
-            alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
-        self._pinned.add(key)
-        self._put_last(key, cache)
-        self._settle(key, num_tokens=len(wanted_ids))
-        source = "live" if copied is None else "prefix"
-        reuse = (Reuse(source, alignment.num_cached_tokens),) if alignment.num_cached_tokens else ()
-        if self._persistence is None or alignment.reason is None:
-            return Acquired(cache, alignment, reuse, spilled=spilled)
-        began_s = time.perf_counter()
-        num_restored, spilled_too = self._restore(self._persistence, key, cache, wanted_ids[:-1])
-        restore_s = time.perf_counter() - began_s
-        if num_restored:
-            alignment = dataclasses.replace(alignment, num_cached_tokens=cache.num_tokens)
-            reuse = (*reuse, Reuse("disk", num_restored))
-        return Acquired(cache, alignment, reuse, restore_s, spilled + spilled_too)
+        self._end_prefetch(key)
+        if self._persistence is not None:
+            self._persistence.hold(owner, session_id)
+        return self._prepare(key, wanted_ids)
+
+    def restored(self, owner: str, session_id: str, acquired: Acquired) -> Acquired:
+        """What was acquired, with what its restore has added; ends the restore where it has not ended."""
+        restore = acquired.restore
+        if restore is None:
+            return acquired
+        restore.end()
+        self._settle(_Key(owner, session_id))
+        if not restore.num_tokens:
+            return dataclasses.replace(acquired, restore=None, problem=restore.problem)
+        return dataclasses.replace(
+            acquired,
+            alignment=dataclasses.replace(acquired.alignment, num_cached_tokens=acquired.cache.num_tokens),
+            reuse=_joined((*acquired.reuse, Reuse("disk", restore.num_tokens))),
+            restore_s=(acquired.restore_s or 0.0) + restore.seconds,
+            restore=None,
+            problem=restore.problem,
+        )
 
     def release(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> None:
         """The turn is over: its cache stays, as the one used last, and is saved; see `save`."""
@@ -140,26 +150,51 @@ class SessionPool:
             self._put_last(key, self._caches[key])
             self._settle(key)
             self.save(owner, session_id, cuts)
+        if self._persistence is not None:
+            self._persistence.let_go(owner, session_id)
 
     def save(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> bool:
         """Have what the session's cache holds written to disk in the background; stored runs end at `cuts`.
 
-        False where not all of it will be on disk.
+        While a turn uses it, only what has its lasting form. False where not all of it will be on disk.
         """
-        cache = self._caches.get(_Key(owner, session_id))
+        key = _Key(owner, session_id)
+        cache = self._caches.get(key)
         if self._persistence is None or cache is None:
             return False
-        return self._persistence.save(owner, session_id, cache, cuts)
+        num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
+        return self._persistence.save(owner, session_id, cache, cuts, num_tokens)
 
-    def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> int:
-        """Restore what is stored of `wanted_ids` before a turn needs it; how many tokens are held then."""
+    def save_all(self) -> None:
+        """Save what is not on disk to its end, waiting for the disk: the process is about to end."""
+        for key, cache in self._caches.items():
+            if self._num_saved(key, cache) < cache.num_tokens:
+                self._save_at_last(key)
+
+    def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> bool:
+        """Begin to restore what is stored of `wanted_ids` before a turn needs it; whether `prefetch_more` has to go on.
+
+        Does nothing where the session has a live cache.
+        """
         key = _Key(owner, session_id)
-        if key not in self._caches and key not in self._pinned and wanted_ids:
-            self.acquire(owner, session_id, (*wanted_ids, wanted_ids[-1]))  # one more, for the message to come
-            self._pinned.discard(key)
+        if key in self._caches or not wanted_ids:
+            return False
+        acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]))  # one more, for the message to come
+        self._pinned.discard(key)
+        if acquired.restore is None:
             self._settle(key)
-        cache = self._caches.get(key)
-        return 0 if cache is None else cache.num_tokens
+            return False
+        self._prefetches[key] = acquired.restore
+        return True
+
+    def prefetch_more(self, owner: str, session_id: str) -> bool:
+        """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest."""
+        key = _Key(owner, session_id)
+        restore = self._prefetches.get(key)
+        if restore is None or not restore.step():
+            return restore is not None
+        self._end_prefetch(key)
+        return False
 
     def drop(self, owner: str, session_id: str) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
@@ -167,6 +202,8 @@ class SessionPool:
         if key in self._pinned:
             self._dropped.add(key)
             return
+        self._end_prefetch(key)
+        self._prefetched.pop(key, None)
         self._dropped.discard(key)
         self._caches.pop(key, None)
         self.budget.release(key)
@@ -210,7 +247,8 @@ class SessionPool:
         return choose_spills(self.budget, key, self._need(key, num_tokens), self._idle(key))
 
     def _idle(self, *kept: _Key) -> list[IdleCache[_Key]]:
-        keys = (key for key in self._caches if key not in self._pinned and key not in kept)
+        in_use = {*self._pinned, *self._prefetches, *kept}
+        keys = (key for key in self._caches if key not in in_use)
         return [IdleCache(key, self.budget.held(key)) for key in keys]
 
     def _spill(self, keys: Sequence[_Key]) -> Spilled:
@@ -220,18 +258,26 @@ class SessionPool:
                 num_unsaved += 1
             # Emptied, not only forgotten: a finished turn may still know the value.
             self._caches.pop(key).crop_to(0)
+            self._prefetched.pop(key, None)
             self.budget.release(key)
         if keys:
             logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
         return Spilled(len(keys), num_unsaved)
 
     def _save_at_last(self, key: _Key) -> bool:
-        """Like `save`, but where the disk is behind it is waited for."""
-        if self.save(key.owner, key.session_id):
-            return True
-        if self._persistence is not None:
+        """Like `save`, but where the disk is behind it is waited for, as long as it makes progress."""
+        num_saved = -1
+        while not self.save(key.owner, key.session_id):
+            num_saved, before = self._num_saved(key, self._caches[key]), num_saved
+            if self._persistence is None or num_saved <= before:
+                return False
             self._persistence.flush()
-        return self.save(key.owner, key.session_id)
+        return True
+
+    def _num_saved(self, key: _Key, cache: SessionCache) -> int:
+        if self._persistence is None:
+            return 0
+        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids)
 
     def _reserve_or_spill(self, key: _Key, need: Need, *kept: _Key) -> tuple[bool, Spilled]:
         spilled = self._spill(choose_spills(self.budget, key, need, self._idle(key, *kept)))
@@ -254,21 +300,63 @@ class SessionPool:
 
     # ------------------------------------------------------------ where tokens come from
 
+    def _prepare(self, key: _Key, wanted_ids: Sequence[int]) -> Acquired:
+        """See `acquire`; pins the cache."""
+        own = self._caches.get(key)
+        copied, spilled = self._copied_prefix(key, wanted_ids)
+        cache = copied or own or self._make_cache()
+        try:
+            alignment = cache.align(wanted_ids)
+        except CacheStateError:
+            logger.exception("A cache was damaged; its tokens are computed again")
+            cache, copied = self._make_cache(), None
+            alignment = cache.align(wanted_ids)
+        if copied is not None and alignment.num_cached_tokens < len(wanted_ids) - 1:
+            # The copy held what it could; what is missing was missing in the session's own cache, or there was none.
+            reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
+            alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
+        self._pinned.add(key)
+        self._put_last(key, cache)
+        self._settle(key, num_tokens=len(wanted_ids))
+        reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)
+        acquired = Acquired(cache, alignment, reuse, restore_s, spilled)
+        if self._persistence is None or alignment.reason is None:
+            return acquired
+        restore, spilled_too = self._restore(self._persistence, key, cache, wanted_ids[:-1])
+        return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
+
+    def _live_reuse(self, key: _Key, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
+        """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
+        prefetched = self._prefetched.pop(key, None)
+        if is_copy or prefetched is None or num_tokens <= prefetched.start:
+            return _joined([Reuse("prefix" if is_copy else "live", num_tokens)]), None
+        num_from_disk = min(num_tokens, prefetched.end) - prefetched.start
+        live = Reuse("live", num_tokens - num_from_disk)
+        return _joined([live, Reuse("disk", num_from_disk)]), prefetched.seconds
+
     def _restore(
         self, persistence: Persistence, key: _Key, cache: SessionCache, ids: Sequence[int]
-    ) -> tuple[int, Spilled]:
-        """Append what is stored of `ids` to the cache, as far as there is room."""
+    ) -> tuple[Restore | None, Spilled]:
+        """Begin to append what is stored of `ids` to the cache, as far as there is room."""
         num_tokens = len(ids)
         has_room, spilled = self._reserve_or_spill(key, self._need(key, num_tokens))
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
             has_room, more = self._reserve_or_spill(key, self._need(key, num_tokens))
             spilled += more
-        num_restored = 0
-        if num_tokens > cache.num_tokens:
-            num_restored = persistence.extend(key.owner, key.session_id, cache, ids[:num_tokens])
-        self._settle(key)
-        return num_restored, spilled
+        if num_tokens <= cache.num_tokens:
+            return None, spilled
+        return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens]), spilled
+
+    def _end_prefetch(self, key: _Key) -> None:
+        """The tokens a prefetch has brought stay, and the next turn is told of them."""
+        restore = self._prefetches.pop(key, None)
+        if restore is not None:
+            restore.end()
+            self._settle(key)
+            end = restore.cache.num_tokens
+            if restore.num_tokens:
+                self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)
 
     def _copied_prefix(self, key: _Key, wanted_ids: Sequence[int]) -> tuple[SessionCache | None, Spilled]:
         """A copy of the longest beginning of `wanted_ids` that the owner's other caches hold; None if `key`'s own
@@ -300,3 +388,10 @@ class SessionPool:
     def _put_last(self, key: _Key, cache: SessionCache) -> None:
         self._caches.pop(key, None)
         self._caches[key] = cache
+
+
+def _joined(reuse: Sequence[Reuse]) -> tuple[Reuse, ...]:
+    """One entry for each source, without those that gave nothing."""
+    sources = dict.fromkeys(one.source for one in reuse)
+    totals = (Reuse(source, sum(one.num_tokens for one in reuse if one.source == source)) for source in sources)
+    return tuple(total for total in totals if total.num_tokens)

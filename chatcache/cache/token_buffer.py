@@ -54,6 +54,7 @@ class TokenBuffer:
         """Make room for `num_tokens` rows, so that writing up to there moves nothing; the first `num_kept` are kept."""
         if num_tokens > self._data.shape[0]:
             grown = self._data.new_empty((capacity_for(num_tokens), *self._data.shape[1:]))
+            num_kept = min(num_kept, self._data.shape[0])
             grown[:num_kept] = self._data[:num_kept]
             self._data = grown
 
