@@ -1,111 +1,97 @@
 """Imports point one way (DESIGN section 4)."""
 
 import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("app",),
     ("chatcache.ui",),
     ("chatcache.chat",),
-    ("chatcache.runtime",),
-    ("chatcache.turn_starter",),
-    ("chatcache.turn_runner", "chatcache.changes"),
-    ("chatcache.turn", "chatcache.reports", "chatcache.text_input", "chatcache.scheduler", "chatcache.engine"),
-    ("chatcache.relief",),
-    ("chatcache.session_pool", "chatcache.sampler", "chatcache.prefill_chunks"),
-    ("chatcache.persistence",),
-    ("chatcache.restore", "chatcache.segment_codec"),
+    ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner"),
+    ("chatcache.engine", "chatcache.decode_step", "chatcache.relief", "chatcache.scheduler", "chatcache.session_pool"),
+    ("chatcache.persistence", "chatcache.restore", "chatcache.segment_codec"),
     ("chatcache.memory",),
     ("chatcache.cache",),
-    ("chatcache.loader",),
-    ("chatcache.model_files",),
-    ("chatcache.gguf_conversion", "chatcache.hub_download"),
-    ("chatcache.weight_files", "chatcache.file_digests", "chatcache.library_calls"),
-    ("chatcache.prompt",),
-    ("chatcache.reply_stream",),
-    ("chatcache.chat_template",),
-    ("chatcache.token_text",),
-    ("chatcache.events", "chatcache.config"),
-    ("chatcache.stats",),
-    ("chatcache.errors",),
+    ("chatcache",),
     ("storage",),
 )
-"""Top to bottom: a module imports from lower layers, and within its own group only from its own package."""
-
-MODULES = sorted(
-    path
-    for path in [ROOT / "app.py", *(ROOT / "chatcache").rglob("*.py"), *(ROOT / "storage").rglob("*.py")]
-    if path.name != "__init__.py" or path.stat().st_size
-)
+"""Top to bottom: a module imports nothing from a layer above its own. The longest name that it begins with counts, so
+`chatcache` stands for all that has no line of its own: model, prompt and values."""
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(path: Path) -> set[str]:
-    """Every module the file imports, at the top or inside functions."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+SOURCES = {
+    module_name(path): path.read_text("utf-8")
+    for path in (ROOT / "app.py", *(ROOT / "chatcache").rglob("*.py"), *(ROOT / "storage").rglob("*.py"))
+}
+
+
+def imports_of(name: str) -> Iterator[str]:
+    """Every module that `name` imports, at the top or inside functions; of ours and of others."""
+    for node in ast.walk(ast.parse(SOURCES[name])):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            assert node.level == 0, f"{name}: relative import"
+            parts = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (part if part in SOURCES else str(node.module) for part in parts)
 
 
-def layer(name: str) -> int | None:
-    for number, group in enumerate(LAYERS):
-        if any(name == entry or name.startswith(entry + ".") for entry in group):
-            return number
-    return None
+IMPORTS = {name: set(imports_of(name)) for name in SOURCES}
 
 
-def package(name: str) -> str:
-    return next(e for group in LAYERS for e in group if name == e or name.startswith(e + "."))
+def is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_imports_point_down(path: Path) -> None:
-    name = module_name(path)
-    if name == "chatcache":
-        return
-    mine = layer(name)
-    assert mine is not None, f"{name} stands in no layer: add it to LAYERS"
-    for other in imported(path):
-        theirs = layer(other)
-        if theirs is None:
-            continue
-        assert theirs > mine or package(other) == package(name), f"{name} imports {other}, which stands above it"
+def layer(name: str) -> int:
+    entries = [(len(entry), number) for number, group in enumerate(LAYERS) for entry in group if is_in(name, entry)]
+    return max(entries)[1]
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if "storage" in p.parts], ids=module_name)
-def test_storage_knows_no_model_and_no_interface(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imported(path)}
-    assert not tops & {"chatcache", "transformers", "gradio", "accelerate"}
+def imports_from(package: str, *forbidden: str) -> list[str]:
+    """What modules of `package` import from `forbidden`, as sentences."""
+    return [
+        f"{name} imports {other}"
+        for name in SOURCES
+        if is_in(name, package)
+        for other in IMPORTS[name]
+        if any(is_in(other, top) for top in forbidden)
+    ]
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if "ui" in p.parts], ids=module_name)
-def test_the_page_knows_no_tensor_and_no_sql(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imported(path)}
-    assert not tops & {"torch", "transformers", "sqlalchemy", "safetensors"}
+def test_a_module_imports_nothing_that_stands_above_it() -> None:
+    ours = [(name, other) for name in SOURCES for other in IMPORTS[name] & SOURCES.keys()]
+    assert [f"{name} imports {other}" for name, other in ours if layer(other) < layer(name)] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_the_cache_package_touches_the_librarys_cache_classes(path: Path) -> None:
-    if not module_name(path).startswith("chatcache.cache"):
-        assert not any(name.startswith("transformers.cache_utils") for name in imported(path))
+def test_no_imports_go_in_a_circle() -> None:
+    TopologicalSorter(IMPORTS).prepare()  # CycleError names the circle
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_app_reads_arguments_and_the_environment(path: Path) -> None:
-    if path.name == "app.py" and path.parent == ROOT:
-        return
-    source = path.read_text(encoding="utf-8")
-    assert "sys.argv" not in source or path.name == "__main__.py"
-    assert "os.environ" not in source
-    assert "getenv" not in source
+def test_storage_knows_no_model_and_no_interface() -> None:
+    assert imports_from("storage", "chatcache", "torch", "transformers", "gradio", "accelerate") == []
+
+
+def test_the_page_knows_no_tensor_and_no_sql() -> None:
+    assert imports_from("chatcache.ui", "torch", "transformers", "sqlalchemy", "safetensors") == []
+
+
+def test_only_the_cache_package_touches_the_librarys_cache_classes() -> None:
+    found = imports_from("chatcache", "transformers.cache_utils")
+    assert found
+    assert [sentence for sentence in found if not sentence.startswith("chatcache.cache.")] == []
+
+
+def test_only_app_reads_arguments_and_the_environment() -> None:
+    for name, source in SOURCES.items():
+        if name != "app":
+            assert "sys.argv" not in source or name.endswith("__main__"), name
+            assert "os.environ" not in source, name
+            assert "getenv" not in source, name
