@@ -99,6 +99,8 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     _say(f"chatcache {version()}: loading {config.model} …")
     # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    # Threads of OpenMP spin while they wait, which beside one other busy program makes decoding tens of times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
     from chatcache.chat import ChatService
