@@ -225,10 +225,11 @@ def forward(model: PreTrainedModel, num_tokens: int, cache: Any) -> None:
 def used_bytes(layer: Any) -> int:
     """Bytes of the tensors that hold tokens or state, without spare room."""
     if isinstance(layer, TokenLayer):
-        return sum(t.nbytes for t in layer.rows(0, layer.num_tokens).values())
-    dictionaries = [getattr(layer, name, {}).values() for name in ("conv_states", "recurrent_states")]
-    tensors = [getattr(layer, "keys", None), getattr(layer, "values", None), *(t for d in dictionaries for t in d)]
-    return sum(t.nbytes for t in tensors if isinstance(t, Tensor))
+        tokens = [*layer.rows(0, layer.num_tokens).values()]
+    else:
+        tokens = [getattr(layer, name, None) for name in ("keys", "values")]
+    states = [getattr(layer, name, {}).values() for name in ("conv_states", "recurrent_states")]
+    return sum(t.nbytes for t in (*tokens, *(t for d in states for t in d)) if isinstance(t, Tensor))
 
 
 def peak_bytes_of_forward(name: str, num_tokens: int, cache: Any) -> int:

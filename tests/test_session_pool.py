@@ -192,8 +192,9 @@ def test_a_damaged_cache_is_replaced_by_an_empty_one(caplog: pytest.LogCaptureFi
     assert "damaged" in caplog.text
 
 
-def test_a_recurrent_cache_is_reused_whole_but_never_copied_in_part() -> None:
+def test_a_recurrent_cache_is_reused_and_copied_whole_but_not_where_no_state_is_kept() -> None:
     pool = pool_of("falcon-h1")
     run_turn(pool, "ann", "s", A[:20], model_name="falcon-h1")
-    assert pool.acquire("ann", "new", A).reuse == ()
+    assert pool.acquire("ann", "other", [*A[:10], *B]).reuse == ()
+    assert pool.acquire("ann", "new", A).reuse == (Reuse("prefix", 20),)
     assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
