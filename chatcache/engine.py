@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from chatcache.cache.session_cache import SessionCache, common_length
+from chatcache.cache.session_cache import SessionCache
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.library_calls import first_sentence
 from chatcache.loader import LoadedModel
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.prefill_chunks import ChunkSchedule
+from chatcache.prefix import common_length
 from chatcache.prompt import PromptBuilder
 from chatcache.relief import Relief
 from chatcache.reply_stream import StreamedReply, TextPiece

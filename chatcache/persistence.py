@@ -23,8 +23,9 @@ from typing import Any
 import torch
 import transformers
 
-from chatcache.cache.session_cache import SessionCache, TokenRange, common_length
+from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.loader import LoadedModel
+from chatcache.prefix import common_length
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
 from storage.errors import StoreError

@@ -27,7 +27,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from chatcache.chat_template import (
-    DEFAULT_CHAT_TEMPLATE,
     NOW_VARIABLE,
     ChatTemplate,
     TemplateMessage,
@@ -36,11 +35,10 @@ from chatcache.chat_template import (
     reasoning_sentinel,
 )
 from chatcache.errors import InvalidInputError
+from chatcache.prefix import common_length
 from chatcache.reply_stream import ReasoningSplit, ReplyStream, split_reasoning_ids
-from chatcache.token_text import TokenText, common_prefix_length
+from chatcache.token_text import TokenText
 from storage.records import Role
-
-__all__ = ["DEFAULT_CHAT_TEMPLATE", "Prompt", "PromptBuilder", "PromptMessage"]
 
 _NUM_REMEMBERED = 16
 """Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
@@ -112,7 +110,7 @@ class PromptBuilder:
         if before is None:
             return Prompt(built.token_ids, None, chat.starts_in_reasoning)
         fed = (*before.token_ids, *self._reply_ids(chat, len(built.cuts) - 1))
-        num_kept = common_prefix_length(fed, built.token_ids)
+        num_kept = common_length(fed, built.token_ids)
         rewrite_index = num_kept if num_kept < len(fed) else None
         last = built.cuts[-1]
         return Prompt(built.token_ids, rewrite_index, chat.starts_in_reasoning, last.num_ids - len(last.token_ids))
@@ -204,7 +202,7 @@ class PromptBuilder:
         cuts: list[_Cut] = []
         if relative is not None:
             # A decision about a reply looks at nothing behind its sentinel, so it stands where the text is the same.
-            num_same = common_prefix_length(relative.text, text)
+            num_same = common_length(relative.text, text)
             shared = relative.cuts[: relative.chat.num_shared_messages(chat) // 2]
             cuts = list(takewhile(lambda cut: cut.end <= num_same, shared))
         ids = list(relative.token_ids[: cuts[-1].num_ids]) if relative and cuts else []
@@ -276,7 +274,7 @@ class _Chat:
         """How many leading messages the two have in common, rendered under the same circumstances."""
         if (self.system_prompt, self.template_vars) != (other.system_prompt, other.template_vars):
             return 0
-        return common_prefix_length(self.messages, other.messages)
+        return common_length(self.messages, other.messages)
 
 
 @dataclass(frozen=True, slots=True)

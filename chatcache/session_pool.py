@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.session_cache import Alignment, SessionCache, common_length
+from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.persistence import Persistence
+from chatcache.prefix import common_length
 from chatcache.restore import Restore
 from chatcache.stats import MissReason, Reuse
 

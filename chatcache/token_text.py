@@ -22,20 +22,6 @@ _ANCHORS = ("\n", "a", ".", "0")
 """Characters that a piece is put behind so that it is encoded as text in the middle of a chat."""
 
 
-def common_prefix_length(a: Any, b: Any) -> int:
-    """How many leading elements two strings, or two tuples, have in common."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 class TokenText:
     """Encodes text with `tokenizer`, and tells which bytes an id stands for.
 

@@ -32,8 +32,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.errors import InvalidInputError, ModelLoadError
-from chatcache.prompt import DEFAULT_CHAT_TEMPLATE, Prompt, PromptBuilder, PromptMessage
+from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
 from storage.records import Role
 
 NOW = datetime(2026, 1, 31, 23, 59)

@@ -26,6 +26,7 @@ from chatcache.cache.states import (
     take_states,
 )
 from chatcache.cache.token_buffer import BLOCK_TOKENS
+from chatcache.prefix import common_length
 from chatcache.stats import MissReason
 
 MAX_CANDIDATE_TOKENS = 32
@@ -323,14 +324,6 @@ class SessionCache:
         self._was_converted = False
         self._kept = KeptStates()
         self._turn = 0
-
-
-def common_length(held: Sequence[int], wanted: Sequence[int]) -> int:
-    """How many ids the two begin with in common."""
-    shorter = min(len(held), len(wanted))
-    if list(held[:shorter]) == list(wanted[:shorter]):
-        return shorter
-    return next(i for i in range(shorter) if held[i] != wanted[i])
 
 
 def _layer_bytes(layer: Any) -> int:
