@@ -1,10 +1,12 @@
-"""What calls into the model libraries need around them: silence while they work, one sentence when they fail."""
+"""What calls into the model libraries need around them: silence meanwhile, one sentence on failure, what they take."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 
+from torch import nn
 from transformers.utils import logging
 
 
@@ -20,6 +22,11 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if has_bars:
             logging.enable_progress_bar()
+
+
+def can_keep_logits(model: nn.Module) -> bool:
+    """Whether the model takes `logits_to_keep`, and so can leave out the logits of all but some tokens."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def first_sentence(error: BaseException) -> str:

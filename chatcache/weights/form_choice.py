@@ -1,0 +1,129 @@
+"""Which weight form is the fastest on this machine that still says what the full weights say: measured once per model.
+
+Quality is the mean Kullback-Leibler divergence of the next-token distributions on a shipped text, from those of the
+full weights, in nats. Speed is that of one row through the model's largest layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from chatcache.library_calls import can_keep_logits
+from chatcache.weights.packed_linear import FORMS, PackedLinear
+
+MAX_DIVERGENCE = 0.01
+SAMPLE_TEXT_FILE = Path(__file__).parent / "sample_text.txt"
+
+_MIN_TEXT_TOKENS = 128
+_READING_S, _FLOPS_PER_S = 20, 1.5e11
+"""A large model reads less of the text, so that this takes a minute at most."""
+_EVERY = 4
+"""Distributions are compared at every 4th token."""
+_NUM_TIMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FormChoice:
+    """The chosen form; what was measured on the way, by form: seconds for a row, and divergence where it was needed."""
+
+    form: str
+    row_s: dict[str, float]
+    divergence: dict[str, float]
+
+
+def choose_form(load: Callable[[str], PreTrainedModel], token_ids: Sequence[int]) -> FormChoice:
+    """`load(form)` gives the model with its weights in that form, a new one each time; `token_ids` are the sample's.
+
+    Forms are tried from the fastest on; full weights are always good enough.
+    """
+    model = load("full")
+    row_s = {form: _row_s(model, form) for form in FORMS}
+    by_speed = sorted(FORMS, key=lambda form: row_s[form])
+    divergence: dict[str, float] = {}
+    if by_speed[0] != "full":
+        reference = _logits(model, token_ids)
+        for form in by_speed[: by_speed.index("full")]:
+            divergence[form] = mean_divergence(reference, _logits(load(form), token_ids))
+            if divergence[form] <= MAX_DIVERGENCE:
+                return FormChoice(form, row_s, divergence)
+    return FormChoice("full", row_s, divergence)
+
+
+class FormChoices:
+    """Choices made on this machine, by model, in a small JSON file. One that cannot be read or written costs time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def get(self, key: str) -> FormChoice | None:
+        """The choice for a model; None where none was made."""
+        try:
+            choice = FormChoice(**self._load()[key])
+        except (KeyError, TypeError):
+            return None
+        return choice if choice.form in FORMS else None
+
+    def put(self, key: str, choice: FormChoice) -> None:
+        temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(self._load() | {key: asdict(choice)}, indent=1), "utf-8")
+            temporary.replace(self._file)
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        try:
+            known = json.loads(self._file.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+
+@torch.inference_mode()
+def _row_s(model: PreTrainedModel, form: str) -> float:
+    """The least time that a row takes through the model's largest layer, the output head left out."""
+    head = model.get_output_embeddings()
+    linears = [each for each in model.modules() if type(each) is nn.Linear and each is not head]
+    if not linears:
+        return 0.0
+    layer = PackedLinear([copy.deepcopy(max(linears, key=lambda each: each.weight.numel()))], form)
+    row = torch.ones((1, layer.weight.shape[1]), dtype=layer.weight.dtype)
+    times_s = []
+    for _ in range(_NUM_TIMED):
+        began_s = time.perf_counter()
+        layer(row)
+        times_s.append(time.perf_counter() - began_s)
+    return min(times_s)
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, token_ids: Sequence[int]) -> Tensor:
+    """`[positions, vocabulary]`, for every few tokens of the text, as many as can be read in reasonable time."""
+    num_weights = sum(each.numel() for each in model.parameters())
+    num_tokens = min(max(int(_READING_S * _FLOPS_PER_S / (2 * num_weights)), _MIN_TEXT_TOKENS), len(token_ids))
+    ids = torch.tensor([token_ids[:num_tokens]], device=model.device)
+    if can_keep_logits(model):
+        kept: Tensor = model(ids, use_cache=False, logits_to_keep=torch.arange(0, num_tokens, _EVERY)).logits[0]
+        return kept
+    logits: Tensor = model(ids, use_cache=False).logits[0, ::_EVERY]
+    return logits
+
+
+def mean_divergence(reference: Tensor, logits: Tensor) -> float:
+    """Of the distributions that `logits` give from those that `reference` gives, `[positions, vocabulary]` each."""
+    total = 0.0
+    for ours, theirs in zip(logits.split(64), reference.split(64), strict=True):
+        log_p, log_q = theirs.float().log_softmax(-1), ours.float().log_softmax(-1)
+        total += float((log_p.exp() * (log_p - log_q)).sum())
+    return total / len(reference)

@@ -1,0 +1,117 @@
+"""Weight matrices in 8 and 4 bits, in the layouts of torch's CPU kernels, and the values they stand for.
+
+They pay for a few rows at a time, where reading the weights is what costs. With many rows the arithmetic costs: then
+an ordinary multiplication by the same values, in the model's dtype, is quicker.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+INT4_GROUP = 32
+_MOST_STEPS, _FEWEST_STEPS = 15, 8
+_ON_GRID_WITHIN = 0.1
+"""Of a step. Values of a 4-bit grid that were rounded to bfloat16 lie within 0.05 of it."""
+
+
+class PackedMatrix(Protocol):
+    """A matrix `[out, in]` in fewer bits than the activations have."""
+
+    max_rows: int
+    """Up to so many rows, `multiply` is quicker than an ordinary multiplication."""
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """`[rows, in]` → `[rows, out]`, in the dtype that the matrix was made from."""
+
+
+class Int8Matrix:
+    """A code in [-127, 127] for each weight and a scale for each output."""
+
+    max_rows = 6
+
+    def __init__(self, codes: Tensor, scales: Tensor) -> None:
+        self._codes = codes
+        self._scales = scales
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return torch._weight_int8pack_mm(x, self._codes, self._scales)
+
+
+class Int4Matrix:
+    """A code in [0, 15] for each weight; a step and a middle for each 32 weights of an output."""
+
+    max_rows = 8
+
+    def __init__(self, packed_codes: Tensor, scales: Tensor) -> None:
+        self._codes = packed_codes
+        self._scales = scales
+
+    def multiply(self, x: Tensor) -> Tensor:
+        output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._codes, INT4_GROUP, self._scales)
+        return output
+
+
+def pack_int8(weight: Tensor) -> tuple[Int8Matrix, Tensor]:
+    """The matrix for `weight`, `[out, in]`, and the values it stands for, in the dtype of `weight`."""
+    wide = weight.float()
+    scales = wide.abs().amax(dim=1, keepdim=True).div_(127).clamp_min_(torch.finfo(torch.float32).tiny)
+    codes = (wide / scales).round_().to(torch.int8)
+    scales = scales.to(weight.dtype)
+    return Int8Matrix(codes, scales.squeeze(1)), codes * scales
+
+
+def takes_int4(weight: Tensor) -> bool:
+    """Whether the kernel can multiply by a matrix of this shape."""
+    num_out, num_in = weight.shape
+    return num_out % 16 == 0 and num_in % INT4_GROUP == 0
+
+
+def pack_int4(weight: Tensor) -> tuple[Int4Matrix, Tensor]:
+    """Like `pack_int8`, for a shape that `takes_int4`.
+
+    Weights that lie on a 4-bit grid, as those of a converted 4-bit GGUF do, keep exactly their codes.
+    """
+    groups = weight.float().unflatten(1, (-1, INT4_GROUP))
+    codes, steps, least = _on_grid(groups)
+    steps, middles = steps.to(weight.dtype), (least + 8 * steps).to(weight.dtype)
+    values = ((codes - 8) * steps.float() + middles.float()).to(weight.dtype).flatten(1)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).flatten(1), 1)
+    scales = torch.cat([steps, middles], dim=2).transpose(0, 1).contiguous()
+    return Int4Matrix(packed, scales), values
+
+
+def _on_grid(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`[out, groups, 32]` → codes of that shape, and the step and the least value of each group, `[out, groups, 1]`.
+
+    From the least to the greatest value there are 15 steps. Where that leaves values off the grid, which happens when
+    the grid the weights came from was not used to both its ends, the number of steps with the smallest error is taken.
+    """
+    least, greatest = groups.amin(dim=2, keepdim=True), groups.amax(dim=2, keepdim=True)
+    span = (greatest - least).clamp_min_(torch.finfo(torch.float32).tiny)
+    steps = span / _MOST_STEPS
+    codes = ((groups - least) / steps).round_()
+    off_grid = _error(groups, codes, steps, least) > _ON_GRID_WITHIN * steps.squeeze(2)
+    if off_grid.any():
+        codes[off_grid], steps[off_grid] = _best_grid(groups[off_grid], least[off_grid], span[off_grid])
+    return codes, steps, least
+
+
+def _best_grid(groups: Tensor, least: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and steps of `[n, 32]` values, for the number of steps whose greatest error is the smallest."""
+    codes, steps = torch.zeros_like(groups), span
+    error = torch.full(groups.shape[:1], torch.inf)
+    for num_steps in range(_MOST_STEPS, _FEWEST_STEPS - 1, -1):
+        new_steps = span / num_steps
+        new_codes = ((groups - least) / new_steps).round_()
+        new_error = _error(groups, new_codes, new_steps, least)
+        is_better = (new_error < error)[:, None]
+        codes, steps = torch.where(is_better, new_codes, codes), torch.where(is_better, new_steps, steps)
+        error = torch.minimum(new_error, error)
+    return codes, steps
+
+
+def _error(groups: Tensor, codes: Tensor, steps: Tensor, least: Tensor) -> Tensor:
+    return (codes * steps + least - groups).abs_().amax(dim=-1)
