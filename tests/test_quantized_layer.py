@@ -61,6 +61,15 @@ def test_integer_codes_are_within_half_a_step_of_every_value(
     assert (error <= widest / num_steps / 2 + rounding).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_fp8_number_is_unpacked_as_torch_converts_it(dtype: torch.dtype) -> None:
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    codes = codes[~codes.float().isnan()].view(-1, 1, 1, 2)
+    decoded = torch.empty(codes.shape, dtype=dtype)
+    Fp8Codec().decode({"codes": codes, "scales": torch.ones(len(codes), 1, 1, 1, dtype=torch.float16)}, decoded)
+    assert torch.equal(decoded, codes.to(dtype))
+
+
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-30, 60000.0])
 def test_constant_rows_survive(codec: type[Codec], value: float) -> None:
