@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from chatcache.config import ServiceConfig
+from chatcache.context_window import CONTEXT_FULL_CHOICES
 from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError, UnsupportedOptionError
 from chatcache.events import Reply
 from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
@@ -280,6 +281,15 @@ class ChatService:
         with translated_store_errors():
             return self._store.branch(self._owner, session_id)
 
+    def context_start(self, session_id: str) -> int:
+        """How many messages at the beginning of the current branch the model no longer sees: where its memory starts.
+
+        0 until the context was full once; see the chat setting `context_full`.
+        """
+        with translated_store_errors():
+            branch = self._store.branch(self._owner, session_id)
+            return self._starter.context_start(self._owner, branch)
+
     def alternatives(self, message_id: str) -> tuple[Message, ...]:
         """The message and its siblings, oldest first."""
         with translated_store_errors():
@@ -397,11 +407,13 @@ class ChatService:
             return self._store.get_message(self._owner, message_id)
 
     def _checked_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = settings.keys() - {"thinking"}
+        unknown = settings.keys() - {"thinking", "context_full"}
         if unknown:
             raise UnsupportedOptionError(f"This version has no chat setting named {', '.join(sorted(unknown))}.")
         if "thinking" in settings and not self._runtime.prompts.supports_thinking_switch:
             raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
+        if settings.get("context_full", CONTEXT_FULL_CHOICES[0]) not in CONTEXT_FULL_CHOICES:
+            raise InvalidInputError(f"context_full must be one of {', '.join(CONTEXT_FULL_CHOICES)}.")
         return dict(settings)
 
     @contextlib.contextmanager

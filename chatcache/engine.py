@@ -47,8 +47,9 @@ class TurnRequest:
 
     `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
     prompt's. `num_known_tokens`: so many leading ids were fed by earlier turns of this chat, as far as its messages
-    tell; only these can be missed. `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the
-    first token counts from there.
+    tell; only these can be missed. The prompt begins at the message at position `context_start`; `num_left_out`
+    messages before it were still in the prompt of the turn before. `submitted_s` (of `time.perf_counter`) is when the
+    person asked: the time to the first token counts from there.
     """
 
     owner: str
@@ -59,6 +60,8 @@ class TurnRequest:
     rewrite_index: int | None = None
     starts_in_reasoning: bool = False
     num_known_tokens: int = 0
+    context_start: int = 0
+    num_left_out: int = 0
     submitted_s: float = field(default_factory=time.perf_counter)
 
 
@@ -197,10 +200,21 @@ class TurnRun:
         if acquired.problem is not None:
             self._told.append(acquired.problem)
             self._emit(CacheEvent("not-restored", self._num_fed, acquired.problem))
+        if self._request.num_left_out:
+            self._tell_left_out(self._request.num_left_out)
         reason, index = self._miss(acquired)
         if reason in _MISS_SENTENCES and index is not None:
             self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_left)))
         self._report_prefill(acquired)
+
+    def _tell_left_out(self, num_messages: int) -> None:
+        num_again = self._num_prompt_tokens - self._num_fed
+        sentence = (
+            f"The context is full: from here on the {num_messages} oldest messages that were still in it are left out. "
+            f"{num_again:,} tokens are computed."
+        )
+        self._told.append(sentence)
+        self._emit(CacheEvent(MissReason.CONTEXT.value, self._num_fed, sentence))
 
     def _next_piece(self, cache: SessionCache) -> tuple[int, int]:
         """Ids `[start, stop)` are forwarded next."""
@@ -319,7 +333,12 @@ class TurnRun:
     def _stats(self, acquired: Acquired | None, reason: FinishReason, problems: tuple[str, ...]) -> TurnStats:
         """A prompt that was not read to its end counts as far as it was read."""
         if acquired is None:
-            return TurnStats(finish_reason=reason, fallbacks=problems, seed=self._sampler.seed)
+            return TurnStats(
+                finish_reason=reason,
+                context_start=self._request.context_start,
+                fallbacks=problems,
+                seed=self._sampler.seed,
+            )
         num_read = min(self._num_fed, self._num_prompt_tokens)
         num_cached = acquired.alignment.num_cached_tokens
         miss_reason, miss_index = self._miss(acquired)
@@ -341,6 +360,7 @@ class TurnRun:
             miss_reason=miss_reason,
             miss_index=miss_index,
             finish_reason=reason,
+            context_start=self._request.context_start,
             fallbacks=problems,
             seed=self._sampler.seed,
         )
@@ -349,6 +369,8 @@ class TurnRun:
         """Why and where reuse broke. The template is the reason where it changed exactly what stands there."""
         index = acquired.alignment.num_cached_tokens
         reason = acquired.alignment.reason or MissReason.NO_CACHE
+        if self._request.num_left_out:
+            return MissReason.CONTEXT, index
         if reason is MissReason.HISTORY and index == self._request.rewrite_index:
             return MissReason.TEMPLATE, index
         return (reason, index) if index < self._request.num_known_tokens else (None, None)

@@ -31,6 +31,8 @@ class MissReason(StrEnum):
     """Another branch, an edit, or a changed system prompt."""
     NOT_CROPPABLE = "not-croppable"
     """The cache holds recurrent state that cannot be cropped."""
+    CONTEXT = "context"
+    """The context was full, so the oldest turns were left out; what follows stands elsewhere now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class TurnStats:
 
     `num_recomputed_tokens` counts tokens forwarded again after a repair, on top of the computed ones.
     `num_completion_tokens` counts sampled tokens, the terminator included. `miss_index` is the index in the prompt of
-    the first token that could have been cached and was not.
+    the first token that could have been cached and was not. The prompt began at the message at position
+    `context_start`; older ones were left out.
     """
 
     num_prompt_tokens: int = 0
@@ -67,6 +70,7 @@ class TurnStats:
     miss_reason: MissReason | None = None
     miss_index: int | None = None
     finish_reason: FinishReason | None = None
+    context_start: int = 0
     fallbacks: tuple[str, ...] = ()
     seed: int = 0
 

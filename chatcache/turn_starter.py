@@ -10,11 +10,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
 from chatcache.engine import TurnRequest
 from chatcache.errors import ContextFullError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
-from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
 from chatcache.sampler import alternative_seed
 from chatcache.stats import Sampling, TurnStats
 from chatcache.turn import Turn
@@ -51,16 +52,11 @@ class TurnStarter:
         messages = [self._prompt_message(m) for m in branch]
         if user_text is not None:
             messages.append(PromptMessage(Role.USER, user_text))
-        template_vars = template_vars_of(session)
-        prompt = self._prompts.build(messages, system_prompt=session.system_prompt, template_vars=template_vars)
-        prior_ids = self._ids_of(continued, template_vars) if continued is not None else ()
-        num_prompt_tokens = len(prompt.token_ids) + len(prior_ids)
-        self._refuse_if_full(num_prompt_tokens)
-        wanted = (sampling or Sampling()).merged(Sampling.from_json(session.sampling))
-        if sampling is None or sampling.seed is None:
-            wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
-        resolved = wanted.merged(self._loaded.default_sampling)
+        prior_ids = self._ids_of(continued, template_vars_of(session)) if continued is not None else ()
+        resolved = self._resolved_sampling(session, sampling, alternative_of, continued)
         assert resolved.seed is not None
+        inherited = self.context_start(session.owner, branch, continued or alternative_of)
+        context_start, prompt = self._fitting_prompt(session, messages, inherited, len(prior_ids), resolved)
         begun = self._store.begin_turn(
             session.owner,
             session.id,
@@ -72,7 +68,7 @@ class TurnStarter:
             sampling=resolved.to_json(),
             settings=session.settings,
             seed=resolved.seed,
-            context_start=0,
+            context_start=context_start,
             tokenizer_digest=self._loaded.tokenizer_digest,
         )
         request = TurnRequest(
@@ -83,6 +79,8 @@ class TurnStarter:
             sampling=resolved,
             rewrite_index=prompt.rewrite_index,
             starts_in_reasoning=prompt.starts_in_reasoning,
+            context_start=context_start,
+            num_left_out=context_start - inherited,
             num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
         )
         return self._runner.start(begun, request)
@@ -92,13 +90,22 @@ class TurnStarter:
         if not branch:
             return ()
         *messages, reply = branch
-        template_vars = template_vars_of(session)
-        prompt = self._prompts.build(
-            [self._prompt_message(m) for m in messages],
-            system_prompt=session.system_prompt,
-            template_vars=template_vars,
-        )
-        return (*prompt.token_ids, *self._ids_of(reply, template_vars))
+        start = self.context_start(session.owner, messages, reply)
+        prompt = self._prompt(session, [self._prompt_message(m) for m in messages[start:]])
+        return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
+
+    def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
+        """The position of the first message of `branch` that a prompt for its end holds, as it is inherited: from the
+        turn that wrote `reply` before, else from the last turn above."""
+        replies = [message.id for message in branch if message.role is Role.ASSISTANT]
+        for ids in ([reply.id] if reply is not None else [], replies[-1:], replies[:-1]):
+            turns = self._store.latest_turns(owner, ids) if ids else {}
+            known = [turns[reply_id].context_start for reply_id in ids if reply_id in turns]
+            if known:
+                # Only where the branch has a user message: an imported number may mean nothing.
+                start = known[-1]
+                return start if 0 <= start < len(branch) and branch[start].role is Role.USER else 0
+        return 0
 
     def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
         """The turn that the same request started before: a double click, or a page that asks again."""
@@ -114,6 +121,41 @@ class TurnStarter:
         return Turn.finished(
             Reply(message, TurnStats.from_json(record.stats)), turn_id=record.id, request_id=request_id
         )
+
+    def _fitting_prompt(
+        self, session: ChatSession, messages: Sequence[PromptMessage], start: int, num_prior: int, sampling: Sampling
+    ) -> tuple[int, Prompt]:
+        """The prompt, begun at `start` or as much later as it must to fit, and where it begins.
+
+        Raises ContextFullError where it does not fit whatever is left out, or nothing may be.
+        """
+        prompts: dict[int, Prompt] = {}
+
+        def num_tokens_from(start: int) -> int:
+            prompts[start] = self._prompt(session, messages[start:])
+            return len(prompts[start].token_ids) + num_prior
+
+        may_drop = session.settings.get("context_full", CONTEXT_FULL_CHOICES[0]) == "drop-oldest"
+        starts = range(start, len(messages) if may_drop else start + 1, 2)
+        window = ContextWindow.of(self._loaded.max_context_tokens, sampling.max_new_tokens)
+        start = window.choose_start(starts, num_tokens_from)
+        prompt = prompts.get(start) or self._prompt(session, messages[start:])
+        self._refuse_if_full(len(prompt.token_ids) + num_prior)
+        return start, prompt
+
+    def _prompt(self, session: ChatSession, messages: Sequence[PromptMessage]) -> Prompt:
+        return self._prompts.build(
+            messages, system_prompt=session.system_prompt, template_vars=template_vars_of(session)
+        )
+
+    def _resolved_sampling(
+        self, session: ChatSession, sampling: Sampling | None, alternative_of: Message | None, continued: Message | None
+    ) -> Sampling:
+        """What was asked for, else the session's, else the model's; every field set."""
+        wanted = (sampling or Sampling()).merged(Sampling.from_json(session.sampling))
+        if sampling is None or sampling.seed is None:
+            wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
+        return wanted.merged(self._loaded.default_sampling)
 
     def _seed(
         self, owner: str, session_seed: int | None, alternative_of: Message | None, continued: Message | None

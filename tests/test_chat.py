@@ -296,7 +296,7 @@ def test_a_message_longer_than_the_context_is_refused_with_numbers(service: Chat
 
 def test_a_reply_that_meets_the_end_of_the_context_says_so(tiny_llama: LoadedModel, tmp_path: Path) -> None:
     with open_service(dataclasses.replace(tiny_llama, max_context_tokens=20), tmp_path) as service:
-        session = service.create_session()
+        session = service.create_session(settings={"context_full": "stop"})
         reply = send(service, session.id, "Hello", LONG)
         assert reply.stats.finish_reason is FinishReason.CONTEXT_FULL
         assert reply.stats.num_prompt_tokens + reply.stats.num_completion_tokens == 20

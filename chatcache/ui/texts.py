@@ -139,5 +139,9 @@ def miss(reason: MissReason, index: int | None) -> str:
             return "This chat had no cache in memory, so everything was read once more."
         case MissReason.HISTORY:
             return f"The conversation differs from what was cached{start}; the rest was computed."
+        case MissReason.CONTEXT:
+            return (
+                f"The chat outgrew the model’s memory, so its oldest turns were left out; the rest was computed{start}."
+            )
         case MissReason.NOT_CROPPABLE:
             return f"This model’s state cannot be cut back, so it was computed again{start}."
