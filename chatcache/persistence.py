@@ -130,9 +130,14 @@ class Persistence:
         """The turn is over. Takes effect after what it saved is written."""
         self._writer.submit(self._let_go, _Key(owner, session_id))
 
-    def restore(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> Restore:
+    def restore(
+        self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int], *, is_miss: bool = True
+    ) -> Restore:
         """Begin to append to `cache`, which holds a beginning of `wanted_ids`, what is stored of the rest, or is on its
-        way there. Reading begins at once."""
+        way there. Reading begins at once. Not `is_miss`: the cache held all it had to; the rate of hits counts what is
+        found, and nothing as missing.
+        """
+        num_wanted = len(wanted_ids) - cache.num_tokens if is_miss else None
         pieces: list[Piece] = []
         problem = None
         if self._codec is not None and self._can_be_stored(cache):
@@ -141,9 +146,9 @@ class Persistence:
             except StoreError as error:
                 logger.exception("What is stored of a cache could not be looked up")
                 problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
-        with self._lock:
-            self._num_wanted_tokens += len(wanted_ids) - cache.num_tokens
-        return Restore(cache, pieces, self._readers, partial(self._restored, _Key(owner, session_id)), problem)
+        return Restore(
+            cache, pieces, self._readers, partial(self._restored, _Key(owner, session_id), num_wanted), problem
+        )
 
     def extend(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
         """`restore` in one go; how many tokens were appended."""
@@ -257,8 +262,9 @@ class Persistence:
 
     # ---------------------------------------------------------------- private
 
-    def _restored(self, key: _Key, restore: Restore) -> None:
+    def _restored(self, key: _Key, num_wanted: int | None, restore: Restore) -> None:
         with self._lock:
+            self._num_wanted_tokens += restore.num_tokens if num_wanted is None else num_wanted
             self._num_restored_tokens += restore.num_tokens
         self._note(key, restore=restore.problem)
 
@@ -336,7 +342,7 @@ def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
     rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None)
     return {
         "model": loaded.digest,
-        "weights": "full",
+        "weights": loaded.weights,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
         "cache": kind,
         "architecture": type(loaded.model).__name__,

@@ -321,9 +321,12 @@ class SessionPool:
         self._settle(key, num_tokens=len(wanted_ids))
         reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)
         acquired = Acquired(cache, alignment, reuse, restore_s, spilled)
-        if self._persistence is None or alignment.reason is None:
+        if self._persistence is None or alignment.num_cached_tokens == len(wanted_ids) - 1:
             return acquired
-        restore, spilled_too = self._restore(self._persistence, key, cache, wanted_ids[:-1])
+        # Also where the cache held nothing else: its own end may be missing, or other chats have stored more.
+        restore, spilled_too = self._restore(
+            self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
+        )
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
 
     def _live_reuse(self, key: _Key, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
@@ -336,7 +339,7 @@ class SessionPool:
         return _joined([live, Reuse("disk", num_from_disk)]), prefetched.seconds
 
     def _restore(
-        self, persistence: Persistence, key: _Key, cache: SessionCache, ids: Sequence[int]
+        self, persistence: Persistence, key: _Key, cache: SessionCache, ids: Sequence[int], *, is_miss: bool
     ) -> tuple[Restore | None, Spilled]:
         """Begin to append what is stored of `ids` to the cache, as far as there is room."""
         num_tokens = len(ids)
@@ -347,7 +350,7 @@ class SessionPool:
             spilled += more
         if num_tokens <= cache.num_tokens:
             return None, spilled
-        return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens]), spilled
+        return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens], is_miss=is_miss), spilled
 
     def _end_prefetch(self, key: _Key) -> None:
         """The tokens a prefetch has brought stay, and the next turn is told of them."""

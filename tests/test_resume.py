@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from endings import ENDINGS
 from services import GREEDY, counted_forwards, open_service
 
 from chatcache.chat import ChatService
-from chatcache.events import CacheEvent, Reply
+from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.segment_codec import segment_bounds
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
@@ -247,3 +250,153 @@ def test_the_source_of_every_reused_token_is_named(tiny_llama: LoadedModel, tmp_
     assert first.restore_s is not None
     assert second.reuse == (Reuse("live", second.num_cached_tokens),)
     assert second.restore_s is None
+
+
+def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "One")
+    with open_service(tiny_llama, tmp_path) as service:
+        num_held = service.prefetch(session.id)
+        turn = service.send(session.id, "Two", GREEDY)
+        stats = turn.result(TIMEOUT_S).stats
+        assert stats.reuse == (Reuse("disk", num_held),)
+        assert stats.restore_s is not None
+        sentence = f"Resumed {num_held} tokens from disk"
+        (told,) = (e.message for e in turn.events() if isinstance(e, CacheEvent) and e.kind == "restored")
+        assert told.startswith(sentence)
+        assert told.endswith(f"{stats.num_computed_tokens} to compute.")
+        again = send(service, session.id, "Three").stats
+        assert again.reuse == (Reuse("live", again.num_cached_tokens),)
+
+
+class SlowDisk:
+    """Every segment is read only when the test lets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._may_read = threading.Semaphore(0)
+        read = SegmentFolder.read
+
+        def slow(folder: SegmentFolder, name: str) -> object:
+            assert self._may_read.acquire(timeout=30)
+            return read(folder, name)
+
+        monkeypatch.setattr(SegmentFolder, "read", slow)
+
+    def allow(self, num_reads: int) -> None:
+        self._may_read.release(num_reads)
+
+
+@pytest.fixture
+def stored_chat(tiny_llama: LoadedModel, tmp_path: Path) -> str:
+    """A chat of several segments that an earlier process left behind."""
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "word " * 200)
+        send(service, session.id, "Two")
+        assert len(segment_files(service)) > 4
+    return session.id
+
+
+def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service:
+        resuming = service.send(stored_chat, "Three", GREEDY)
+        disk.allow(2)
+        states = (event for event in resuming.events() if isinstance(event, StatusEvent))
+        assert next(event for event in states if event.phase is Phase.RESTORING and event.done)
+        other = service.create_session()
+        send(service, other.id, "Something else", Sampling(temperature=0.0, max_new_tokens=40))
+        assert resuming.events_since(0)[-1].phase is Phase.RESTORING
+        disk.allow(1000)
+        stats = resuming.result(TIMEOUT_S).stats
+        last = [event for event in resuming.events() if getattr(event, "phase", None) is Phase.RESTORING][-1]
+        assert (last.done, last.total) == (stats.num_cached_tokens, stats.num_cached_tokens)
+        assert stats.miss_reason is None
+
+
+def test_stopping_while_a_chat_is_restored_keeps_what_was_restored(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
+        turn = service.send(stored_chat, "Three", GREEDY)
+        disk.allow(2)
+        states = (event for event in turn.events() if isinstance(event, StatusEvent))
+        done = next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
+        forwarded.clear()
+        turn.stop()
+        reply = turn.result(TIMEOUT_S)
+        assert reply.stats.finish_reason is FinishReason.CANCELLED
+        assert forwarded == []
+        assert service.cache_report(stored_chat).num_tokens >= done
+        disk.allow(1000)
+        again = service.regenerate(stored_chat, sampling=GREEDY).result(TIMEOUT_S)
+        assert {reuse.source for reuse in again.stats.reuse} == {"live", "disk"}
+        assert again.stats.num_computed_tokens < 25, "the message that was stopped, nothing else"
+
+
+def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        turn = service.send(stored_chat, "Three", GREEDY)
+        assert prefetched.result(30) > 0
+        disk.allow(1000)
+        stats = turn.result(TIMEOUT_S).stats
+        assert stats.reuse == (Reuse("disk", stats.num_cached_tokens),)
+        assert stats.miss_reason is None
+
+
+def test_dropping_a_cache_during_a_prefetch_ends_it(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        service.drop_cache(stored_chat)
+        assert prefetched.result(30) == 0
+        disk.allow(1000)
+        assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
+
+
+def test_a_branch_left_a_moment_ago_is_not_computed_again(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of it is not written yet is in memory on its way to the disk."""
+    may_write = threading.Event()
+    write = SegmentFolder.write
+    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        old = send(service, session.id, "One")
+        service.regenerate(session.id, sampling=Sampling(temperature=1.5, seed=1, max_new_tokens=8)).result(TIMEOUT_S)
+        service.select(old.message.id)
+        stats = send(service, session.id, "Two").stats
+        assert stats.miss_reason is None
+        assert [reuse.source for reuse in stats.reuse] == ["live", "disk"]
+        may_write.set()
+
+
+def test_what_could_not_be_saved_for_a_while_is_saved_when_the_service_ends(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentFolder, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+            send(service, session.id, "One")
+            service._runtime.persistence.flush()
+        num_held = service.cache_report(session.id).num_tokens
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.prefetch(session.id) == num_held
