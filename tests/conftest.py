@@ -1,8 +1,11 @@
-"""Models for the tests: the embedded one, converted once for all runs, and a tiny random one made on the spot."""
+"""Models for the tests: the embedded one, converted once for all runs, and a tiny random one made on the spot. And data
+directories with an empty database."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.loader import LoadedModel, digest_of_tokenizer, load_model
 from chatcache.model_files import locate_model
 from chatcache.stats import Sampling
+from storage.database import DATABASE_NAME, Database
 
 BUILD_DIR = Path(__file__).parent.parent / "build"
 """Ignored by git and kept between runs, so that the embedded model is converted once in a clone."""
@@ -38,6 +42,27 @@ TINY_CORPUS = [
 def _few_threads() -> None:
     """More threads than free cores make small models many times slower."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def open_database(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Database]:
+    """Opens a new data directory. The empty database is copied into it: that is quicker than to run all migrations."""
+    made = tmp_path_factory.mktemp("empty")
+    Database.open(made).close()
+
+    def open_in(data_dir: Path) -> Database:
+        data_dir.mkdir(exist_ok=True)
+        shutil.copy(made / DATABASE_NAME, data_dir)
+        return Database.open(data_dir)
+
+    return open_in
+
+
+@pytest.fixture
+def database(open_database: Callable[[Path], Database], tmp_path: Path) -> Iterator[Database]:
+    """An empty database in `tmp_path`."""
+    with open_database(tmp_path) as database:
+        yield database
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,6 @@ from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionErr
 from storage.records import BegunTurn, ChatSession, ExpectedTip, Message, MessageStatus, Role, SessionTree
 
 ME, OTHER = "me", "somebody else"
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path) as database:
-        yield database
 
 
 @pytest.fixture
@@ -601,11 +596,11 @@ def test_damaged_bytes_in_a_text_an_unknown_status_and_a_lost_tip_are_read_as_wh
 class TreeMachine(RuleBasedStateMachine):
     """Any sequence of operations, against a list of all that was ever said in the one session."""
 
-    folder: Path
+    new_database: Callable[[], Database]
 
     def __init__(self) -> None:
         super().__init__()
-        self.database = Database.open(self.folder / f"{time.monotonic_ns()}")
+        self.database = self.new_database()
         self.store = ChatStore(self.database)
         self.session_id = new_session(self.store).id
         self.said: dict[str, str] = {}
@@ -717,12 +712,16 @@ class TreeMachine(RuleBasedStateMachine):
         assert session.tip_id is None or session.tip_id in self.ids(Role.ASSISTANT)
 
 
-def test_no_sequence_of_operations_loses_a_message_or_breaks_the_order_of_roles(tmp_path: Path) -> None:
-    machine = type("Machine", (TreeMachine,), {"folder": tmp_path})
+@pytest.mark.parametrize("num_examples", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_no_sequence_of_operations_loses_a_message_or_breaks_the_order_of_roles(
+    num_examples: int, open_database: Callable[[Path], Database], tmp_path: Path
+) -> None:
+    folders = (tmp_path / str(number) for number in itertools.count())
+    new_database = staticmethod(lambda: open_database(next(folders)))
     run_state_machine_as_test(
-        machine,
+        type("Machine", (TreeMachine,), {"new_database": new_database}),
         settings=settings(
-            max_examples=10,
+            max_examples=num_examples,
             stateful_step_count=12,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -79,7 +79,7 @@ chats = st.lists(st.tuples(texts, reply_choices), min_size=1, max_size=4)
 
 @pytest.mark.parametrize("style", STYLE_NAMES)
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(chat=chats, system=st.none() | texts)
 def test_every_later_prompt_extends_what_was_fed(name: str, style: str, chat: Any, system: str | None) -> None:
     tokenizer = tokenizer_named(name)

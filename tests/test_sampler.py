@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList
@@ -150,10 +147,8 @@ def test_a_sampling_with_an_open_field_is_refused_by_name() -> None:
         Sampler(Sampling(temperature=1.0))
 
 
-def test_seeds_are_the_same_in_every_process_and_fit_the_store() -> None:
+def test_seeds_differ_fit_the_store_and_are_the_same_in_every_process_and_version() -> None:
     mine = [alternative_seed(1, n) for n in range(100)] + [token_seed(1, n) for n in range(100)]
     assert len(set(mine)) == 200
     assert all(0 <= s < 2**63 for s in mine)
-    code = "from chatcache.sampler import *; print(alternative_seed(1, 2), token_seed(1, 2))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert other.stdout.split() == [str(alternative_seed(1, 2)), str(token_seed(1, 2))]
+    assert (alternative_seed(1, 2), token_seed(1, 2)) == (6_578_779_823_661_430_948, 5_193_224_066_360_937_316)

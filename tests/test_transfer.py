@@ -21,14 +21,13 @@ CODE = "Look:\n\n```python\nprint('$x$')\n```\n\nand $\\frac{1}{2}$, \\[ e^{i\\p
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ChatStore]:
-    with Database.open(tmp_path / "one") as database:
-        yield ChatStore(database)
+def store(database: Database) -> ChatStore:
+    return ChatStore(database)
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[ChatStore]:
-    with Database.open(tmp_path / "two") as database:
+def elsewhere(open_database: Callable[[Path], Database], tmp_path: Path) -> Iterator[ChatStore]:
+    with open_database(tmp_path / "elsewhere") as database:
         yield ChatStore(database)
 
 
