@@ -97,7 +97,7 @@ class Follower:
                 if view is None:
                     yield self._paint_nothing()
                     return
-                painted = self._paint(view) | cache
+                painted = self._paint(view) | (cache or self._summarize(view))
                 yield painted
                 if view.turn is not None:
                     async for reply in tail(view.turn, watch):
@@ -114,7 +114,7 @@ class Follower:
                 await watch.pause(CHANGE_TIMEOUT_S)
 
     def _paint(self, view: View) -> Updates:
-        page, session, is_busy = self._page, view.session, view.turn is not None
+        page, session, is_busy = self._page, view.session, view.is_busy
         is_empty = not view.messages and not is_busy
         transcript = render_transcript(view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy)
         updates: Updates = {
@@ -123,7 +123,7 @@ class Follower:
             page.session_tools: gr.update(visible=session.deleted_at is None),
             page.pin: gr.update(value=texts.UNPIN if session.pinned else texts.PIN),
             page.transcript: render_welcome() if is_empty else transcript,
-            page.live: LiveReply().to_json() if is_busy else None,
+            page.live: LiveReply().to_json() if view.turn is not None else None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
             page.stop: gr.update(visible=is_busy),
@@ -149,6 +149,11 @@ class Follower:
             updates[page.notice] = render_notice(notice)
         return updates
 
+    def _summarize(self, view: View) -> Updates:
+        """The cache as the last turn left it, until the model thread has time to say what is in memory."""
+        panel = render_cache_panel(self._service.model_info, None, view.tip_stats, is_first=view.num_turns <= 1)
+        return {self._page.cache: panel}
+
     def _render_cache(self, view: View) -> str:
         report = self._service.cache_report(view.session.id)
         return render_cache_panel(self._service.model_info, report, view.tip_stats, is_first=view.num_turns <= 1)
@@ -170,7 +175,10 @@ class Follower:
             left.cancel()
 
     def _run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._watchers, function, *args)
+        except RuntimeError as error:  # no thread may begin any more: the process is ending
+            raise asyncio.CancelledError from error
 
 
 class Watch:

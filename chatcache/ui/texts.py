@@ -46,6 +46,7 @@ MODEL = "Model"
 THINKING = "Thinking"
 THOUGHTS = "Thoughts"
 SHOW_EARLIER = "Show earlier messages"
+LEFT_OUT = "The context is full: the model no longer reads what stands above this line."
 EMPTY_REPLY = "The reply has no text."
 
 WELCOME = "What would you like to talk about?"

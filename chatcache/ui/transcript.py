@@ -26,9 +26,13 @@ def render_transcript(
     `num_hidden` messages before the first are not shown yet.
     """
     earlier = _button("earlier", None, texts.SHOW_EARLIER, "wide") if num_hidden else ""
-    last = messages[-1].id if messages and not is_busy else None
+    tip_id = messages[-1].id if messages and not is_busy else None
+    first_read = max((stats[m.id].context_start for m in messages if m.id in stats), default=0)
+    left_out = f'<p class="left-out">{texts.LEFT_OUT}</p>'
     return earlier + "".join(
-        _render_message(m, stats.get(m.id), is_tip=m.id == last, is_busy=is_busy) for m in messages
+        (left_out if first_read and message.position == first_read else "")
+        + _render_message(message, stats.get(message.id), is_tip=message.id == tip_id, is_busy=is_busy)
+        for message in messages
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.place import Place
-from storage.records import ChatSession, Message
+from storage.records import ChatSession, Message, MessageStatus
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -24,6 +24,11 @@ class View:
     num_hidden: int
     stats: Mapping[str, TurnStats]
     turn: Turn | None
+
+    @property
+    def is_busy(self) -> bool:
+        """A reply is being written: by `turn`, or by one that has just begun or ended."""
+        return self.turn is not None or (bool(self.messages) and self.messages[-1].status is MessageStatus.GENERATING)
 
     @property
     def tip_stats(self) -> TurnStats | None:
