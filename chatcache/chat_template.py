@@ -6,7 +6,7 @@ Knows Jinja, sentinels and text. Does not know token ids.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ import jinja2.meta
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from chatcache.errors import InvalidInputError, ModelLoadError
+from chatcache.reasoning import ReasoningTags
 from chatcache.token_text import SENTINEL_END, SENTINEL_START
 
 DEFAULT_CHAT_TEMPLATE = (
@@ -36,33 +37,6 @@ NOW_VARIABLE = "now"
 """The stored variable that holds the session's frozen time; `strftime_now` reads it."""
 
 TemplateMessage = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningTags:
-    """What stands around the reasoning in a reply."""
-
-    opening: str = "<think>"
-    closing: str = "</think>"
-
-
-_KNOWN_TAGS = (
-    ReasoningTags(),
-    ReasoningTags("<thinking>", "</thinking>"),
-    ReasoningTags("<reasoning>", "</reasoning>"),
-    ReasoningTags("<seed:think>", "</seed:think>"),
-    ReasoningTags("[THINK]", "[/THINK]"),
-    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
-)
-
-
-def find_reasoning_tags(template: str, added_tokens: Iterable[str]) -> ReasoningTags:
-    """The tags that this template or this tokenizer names; `<think>` where neither names any."""
-    added = set(added_tokens)
-    for tags in _KNOWN_TAGS:
-        if {tags.opening, tags.closing} <= added or (tags.opening in template and tags.closing in template):
-            return tags
-    return ReasoningTags()
 
 
 def answer_sentinel(k: int) -> str:

@@ -31,12 +31,12 @@ from chatcache.chat_template import (
     ChatTemplate,
     TemplateMessage,
     answer_sentinel,
-    find_reasoning_tags,
     reasoning_sentinel,
 )
 from chatcache.errors import InvalidInputError
 from chatcache.prefix import common_length
-from chatcache.reply_stream import ReasoningSplit, ReplyStream, split_reasoning_ids
+from chatcache.reasoning import ReasoningSplit, find_reasoning_tags, split_reasoning_ids
+from chatcache.reply_stream import ReplyStream
 from chatcache.token_text import TokenText
 from storage.records import Role
 

@@ -3,27 +3,23 @@
 Knows bytes, characters, stop strings and reasoning tags. Does not know the model, templates or the cache. What a pushed
 id costs does not depend on how long the reply already is.
 
-    ids → _DecodedIds (code points) → _StopMatcher → _Splitter (reasoning | answer, whole characters) → pieces
+    ids → DecodedIds (code points) → _StopMatcher → _Splitter (reasoning | answer, whole characters) → pieces
 """
 
 from __future__ import annotations
 
-import bisect
-import codecs
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import regex  # type: ignore[import-untyped, unused-ignore]
 
-from chatcache.chat_template import ReasoningTags
+from chatcache.decoded_ids import DecodedIds
+from chatcache.reasoning import ReasoningTags
 from chatcache.token_text import TokenText
 
 _MAX_HELD_CHARACTER = 64
 """Code points after which a character is let go unfinished: stacked marks must not stop the stream."""
-
-_MAX_PENDING_IDS = 8
-"""Ids that may make up one character where only the tokenizer's own decoder knows their text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ class ReplyStream:
         """`prior_ids` open the reply and were shown before; `num_leading_spaces` are the template's, not the text's."""
         self.stopped = False
         self._end_token_ids = end_token_ids
-        self._decoded = _DecodedIds(tokens, num_leading_spaces)
+        self._decoded = DecodedIds(tokens, num_leading_spaces)
         self._stop = _StopMatcher(stop)
         self._splitter = _Splitter(tags, starts_in_reasoning)
         self._transcript = _Transcript()
@@ -106,122 +102,6 @@ class ReplyStream:
         if was_text and self._splitter.met_reasoning:
             self._transcript.num_shown[False] = 0  # what was shown as text was half an opening tag
         return self._transcript.add(pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningSplit:
-    """The ids of a reply from its reasoning's first character on, and from its answer's first character on."""
-
-    from_reasoning: tuple[int, ...]
-    after_reasoning: tuple[int, ...]
-
-
-def split_reasoning_ids(
-    tokens: TokenText, tags: ReasoningTags, token_ids: Sequence[int], *, starts_in_reasoning: bool
-) -> ReasoningSplit:
-    """Where a template rewrites reasoning, the ids that remain to be spliced in.
-
-    A reply without reasoning is all answer; one that was stopped inside its reasoning has no answer.
-    """
-    decoded = _DecodedIds(tokens, 0)
-    text = "".join([decoded.push(token_id) for token_id in token_ids])
-    begin = 0
-    if not starts_in_reasoning:
-        begin = len(text) - len(text.lstrip())
-        if not text.startswith(tags.opening, begin):
-            return ReasoningSplit(tuple(token_ids), tuple(token_ids))
-        begin += len(tags.opening)
-    end = text.find(tags.closing, begin)
-    from_reasoning = tuple(decoded.ids_from(_skip_space(text, begin)))
-    if end < 0:
-        return ReasoningSplit(from_reasoning, ())
-    return ReasoningSplit(from_reasoning, tuple(decoded.ids_from(_skip_space(text, end + len(tags.closing)))))
-
-
-def _skip_space(text: str, start: int) -> int:
-    return start + len(text[start:]) - len(text[start:].lstrip())
-
-
-class _DecodedIds:
-    """Ids with the code points each one completed, so that ids can be cut where text is cut."""
-
-    def __init__(self, tokens: TokenText, num_leading_spaces: int) -> None:
-        self._tokens = tokens
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._num_to_strip = max(tokens.num_stripped_spaces, num_leading_spaces)
-        self._stripped = ""
-        self._context: list[int] = []
-        self._pending: list[int] = []
-        self._ids: list[int] = []
-        self._texts: list[str] = []
-        self._ends: list[int] = []
-        """For each id, the length of the text up to and including it."""
-        self._is_whole: list[bool] = []
-        """For each id, whether the text up to and including it ends in a whole code point."""
-
-    def push(self, token_id: int) -> str:
-        """The code points that `token_id` completes."""
-        if self._tokens.knows_bytes:
-            text = self._utf8.decode(self._tokens.token_bytes(token_id))
-            is_whole = not self._utf8.getstate()[0]
-        else:
-            text = self._decode_behind_context(token_id)
-            is_whole = not self._pending
-        if self._num_to_strip and text:
-            text = self._strip(text)
-        self._ids.append(token_id)
-        self._texts.append(text)
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
-        self._is_whole.append(is_whole)
-        return text
-
-    def ids_before(self, end: int | None) -> list[int]:
-        """The ids of the first `end` code points; None: of all whole ones."""
-        end = (self._ends[-1] if self._ends else 0) if end is None else end
-        num_kept = bisect.bisect_right(self._ends, end)
-        while num_kept and not self._is_whole[num_kept - 1]:
-            num_kept -= 1
-        start = self._ends[num_kept - 1] if num_kept else 0
-        return self._ids[:num_kept] + self._encode(num_kept, start, end)
-
-    def ids_from(self, start: int) -> list[int]:
-        """The ids of the text from code point `start` on."""
-        first = bisect.bisect_left(self._ends, start) if start else -1
-        while 0 <= first < len(self._ids) - 1 and not self._is_whole[first]:
-            first += 1
-        if first < 0:
-            return list(self._ids)
-        if first >= len(self._ids):
-            return []
-        return self._encode(first, start, self._ends[first]) + self._ids[first + 1 :]
-
-    def _encode(self, index: int, start: int, end: int) -> list[int]:
-        """New ids for the code points from `start` to `end`, the first of which `index` (or a later id) completed."""
-        if start >= end:
-            return []
-        begin = self._ends[index - 1] if index else 0
-        while begin > start:
-            index -= 1
-            begin = self._ends[index - 1] if index else 0
-        last = bisect.bisect_left(self._ends, end)
-        text = "".join(self._texts[index : last + 1])[start - begin : end - begin]
-        text = text if start else self._stripped + text
-        return self._tokens.encode(self._tokens.mark(text), at_start=False)
-
-    def _strip(self, text: str) -> str:
-        spaces = min(len(text) - len(text.lstrip(" ")), self._num_to_strip)
-        self._stripped += text[:spaces]
-        self._num_to_strip = self._num_to_strip - spaces if spaces == len(text) else 0
-        return text[spaces:]
-
-    def _decode_behind_context(self, token_id: int) -> str:
-        """For tokenizers whose bytes are unknown: what the ids since the last whole character add to those before."""
-        self._pending.append(token_id)
-        before, after = self._tokens.decode(self._context), self._tokens.decode(self._context + self._pending)
-        if after.endswith("\ufffd") and len(self._pending) < _MAX_PENDING_IDS:
-            return ""
-        self._context, self._pending = self._pending, []
-        return after[len(before) :]
 
 
 class _StopMatcher:
