@@ -22,6 +22,7 @@ from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, clean_title, title_from
 from chatcache.turn import Turn
 from chatcache.turn_starter import template_vars_of
+from storage.errors import StoreError
 from storage.records import ChatSession, Message, Role
 from storage.transfer import ImportReport, export_json, export_markdown, import_json
 
@@ -88,7 +89,7 @@ class ChatService:
             branch = self._store.branch(self._owner, session.id)
             turn = self._starter.start(session, branch, sampling, user_text=text, request_id=request_id)
             if not session.title:
-                self._changed(self._store.update_session(self._owner, session.id, title=title_from(text)))
+                self._take_title(session, branch[0].text if branch else text)
             return turn
 
     def regenerate(
@@ -376,6 +377,13 @@ class ChatService:
             runtime.persistence.release(self._owner, session_id)
 
     # ---------------------------------------------------------------- private
+
+    def _take_title(self, session: ChatSession, first_text: str) -> None:
+        """A failure is no failure of the message, which is stored: the next one tries again."""
+        try:
+            self._changed(self._store.update_session(self._owner, session.id, title=title_from(first_text)))
+        except StoreError:
+            logger.warning("The title of chat %s could not be stored", session.id, exc_info=True)
 
     def _edit_reply(self, session: ChatSession, reply: Message, text: str) -> Turn:
         message, session = self._store.add_alternative(

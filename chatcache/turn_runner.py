@@ -17,12 +17,13 @@ from functools import partial
 
 from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
+from chatcache.library_calls import first_sentence
 from chatcache.reply_stream import StreamedReply
 from chatcache.scheduler import Scheduler
-from chatcache.stats import FinishReason
+from chatcache.stats import FinishReason, TurnStats
 from chatcache.turn import Turn
 from storage.chat_store import ChatStore
-from storage.errors import StoreError
+from storage.errors import InvalidRecordError, RowNotFoundError, StoreError
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus
 
 logger = logging.getLogger(__name__)
@@ -56,16 +57,25 @@ class TurnRunner:
             request_id=begun.turn.request_id,
             on_stop=lambda: self._scheduler.withdraw(job),
         )
-        job = _TurnJob(
-            self._make_run(turn, request),
-            save_partial=partial(self._save_partial, begun),
-            finish=partial(self._finish, turn, begun),
-        )
         turn.emit(StatusEvent(Phase.QUEUED))
         turn.emit_written(begun.reply)
         with self._lock:
             self._active[turn.session_id] = turn
         self._on_stored(begun.session)
+        try:
+            run = self._make_run(turn, request)
+        except Exception as error:
+            logger.exception("Turn %s could not be set up", turn.id)
+            self._finish(turn, begun, _failed(_written(begun.reply), error, request.sampling.seed))
+            return turn
+        job = _TurnJob(
+            run,
+            save_partial=partial(self._save_partial, begun),
+            finish=partial(self._finish, turn, begun),
+            finish_failed=lambda reply, error: self._finish(
+                turn, begun, _failed(reply or _written(begun.reply), error, request.sampling.seed)
+            ),
+        )
         try:
             self._scheduler.submit(job)
         except RuntimeError as error:  # the service is being closed
@@ -88,10 +98,22 @@ class TurnRunner:
         """Store the session's reply if that failed when its turn ended. Raises StoreError when it fails again."""
         with self._lock:
             save = self._unsaved.get(session_id)
-        if save is not None:
+        if save is None:
+            return
+        session: ChatSession | None = None
+        try:
             _, session = save()
-            with self._lock:
-                self._unsaved.pop(session_id, None)
+        except (InvalidRecordError, RowNotFoundError):
+            # It was stored although its commit was reported as failed, or its chat is gone: nothing is left to do.
+            logger.warning("The reply of session %s needs no saving any more", session_id, exc_info=True)
+        except Exception as error:
+            raise StoreError(
+                f"The last reply of this chat is not saved yet: {first_sentence(error)} It is kept in memory. "
+                "Nothing else was changed; make room on the disk and try again."
+            ) from error
+        with self._lock:
+            self._unsaved.pop(session_id, None)
+        if session is not None:
             self._on_stored(session)
 
     def close(self) -> None:
@@ -116,7 +138,7 @@ class TurnRunner:
                 reasoning=reply.reasoning,
                 token_ids=reply.token_ids,
             )
-        except StoreError:
+        except Exception:
             logger.exception("The reply so far of turn %s could not be saved; it goes on", begun.turn.id)
 
     def _finish(self, turn: Turn, begun: BegunTurn, outcome: TurnOutcome) -> None:
@@ -144,11 +166,12 @@ class TurnRunner:
 
         try:
             message, session = save()
-        except StoreError as error:
+        except Exception as error:  # whatever it is: a turn that does not end would block its chat for good
             logger.exception("The reply of turn %s could not be saved", turn.id)
             with self._lock:
                 self._unsaved[turn.session_id] = save
-            sentence = f"The reply is not saved yet: {error} It is tried again when you go on with this chat."
+            reason = first_sentence(error)
+            sentence = f"The reply is not saved yet: {reason} It is tried again when you go on with this chat."
             stats = dataclasses.replace(stats, fallbacks=(*stats.fallbacks, sentence))
         with self._lock:
             self._active.pop(turn.session_id, None)
@@ -158,7 +181,7 @@ class TurnRunner:
 
 class _TurnJob:
     """One turn on the model thread; see `scheduler.Job`. `save_partial` is given the reply so far about once a second,
-    `finish` how the turn ended."""
+    `finish` how the turn ended, `finish_failed` the text so far, if there is any, and why there is no better end."""
 
     def __init__(
         self,
@@ -166,10 +189,12 @@ class _TurnJob:
         *,
         save_partial: Callable[[StreamedReply], None],
         finish: Callable[[TurnOutcome], None],
+        finish_failed: Callable[[StreamedReply | None, BaseException], None],
     ) -> None:
         self._run = run
         self._save_partial = save_partial
         self._finish = finish
+        self._finish_failed = finish_failed
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
@@ -186,4 +211,28 @@ class _TurnJob:
         return ended
 
     def fail(self, error: BaseException) -> None:
-        self._finish(self._run.abandon(error))
+        try:
+            outcome = self._run.abandon(error)
+        except Exception as failure:
+            logger.exception("A turn could not be ended in order")
+            self._finish_failed(self._partial(), failure)
+        else:
+            self._finish(outcome)
+
+    def _partial(self) -> StreamedReply | None:
+        try:
+            return self._run.partial()
+        except Exception:
+            logger.exception("The text so far could not be had; what was saved of it stays")
+            return None
+
+
+def _written(reply: Message) -> StreamedReply:
+    """What a reply held when its turn began."""
+    return StreamedReply((), reply.text, reply.reasoning, reply.token_ids or ())
+
+
+def _failed(reply: StreamedReply, error: BaseException, seed: int | None) -> TurnOutcome:
+    sentence = f"The reply ended early: {first_sentence(error)} The text so far was kept."
+    stats = TurnStats(finish_reason=FinishReason.ERROR, fallbacks=(sentence,), seed=seed or 0)
+    return TurnOutcome(reply, stats)
