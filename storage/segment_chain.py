@@ -81,7 +81,9 @@ def choose_prefix(found: Iterable[FoundSegment], wanted: bytes, root: str, needs
 def with_true_keys(found: Iterable[FoundSegment], root: str) -> Mapping[int, FoundSegment]:
     """By id, the segments whose key follows from their ids, their place and an unbroken line of such parents."""
     sound: dict[int, FoundSegment] = {}
-    for segment in sorted(found, key=lambda each: each.start):
+    # A damaged row may hold anything: SQLite's columns take values of every type.
+    whole = (each for each in found if isinstance(each.token_ids, bytes) and isinstance(each.start, int))
+    for segment in sorted(whole, key=lambda each: each.start):
         parent = None if segment.parent_id is None else sound.get(segment.parent_id)
         if segment.parent_id is None or (parent is not None and parent.start < segment.start <= parent.end):
             parent_key = root if parent is None else parent.key

@@ -38,8 +38,7 @@ class SegmentFolder:
         self.path = data_dir / FOLDER_NAME
         self.set_aside_path = self.path / SET_ASIDE_NAME
         try:
-            ensure_private_dir(self.path)
-            ensure_private_dir(self.set_aside_path)
+            self._ensure()
         except OSError as error:
             raise DataDirError(
                 f"The folder {self.path} for caches cannot be used: {error.strerror}. "
@@ -54,6 +53,7 @@ class SegmentFolder:
         temporary = self.path / (name + TEMPORARY_SUFFIX)
         digest = hashlib.sha256()
         try:
+            self._ensure()
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(descriptor, "wb", buffering=0) as file:
                 for piece in pieces:
@@ -94,6 +94,7 @@ class SegmentFolder:
     def set_aside(self, name: str) -> None:
         """Move a damaged file out of the way, for people to look at; one that is not there is fine."""
         with suppress(FileNotFoundError):
+            self._ensure()
             (self.path / name).replace(self.set_aside_path / name)
 
     def sizes(self) -> dict[str, int]:
@@ -108,9 +109,14 @@ class SegmentFolder:
         with suppress(FileNotFoundError):
             (self.set_aside_path / name).unlink()
 
+    def _ensure(self) -> None:
+        """Somebody may have removed the folders to free the disk, while this process uses them."""
+        ensure_private_dir(self.path)
+        ensure_private_dir(self.set_aside_path)
+
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
-    with os.scandir(folder) as entries:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False):
