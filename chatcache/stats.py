@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -80,15 +82,45 @@ class TurnStats:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TurnStats:
-        """From stored values; unknown keys (a newer version's) are ignored, missing ones take their defaults."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {k: v for k, v in data.items() if k in known}
-        values["reuse"] = tuple(Reuse(**r) for r in values.get("reuse", ()))
-        values["fallbacks"] = tuple(values.get("fallbacks", ()))
-        for key, enum in (("miss_reason", MissReason), ("finish_reason", FinishReason)):
-            if values.get(key) is not None:
-                values[key] = enum(values[key])
+        """From stored values. What is missing, damaged or a newer version's takes its default."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
+                values[field.name] = _STORED_STATS[str(field.type)](data[field.name])
         return cls(**values)
+
+
+def _stored_count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(value)
+    return value
+
+
+def _stored_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        raise ValueError(value)
+    return float(value)
+
+
+def _stored_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+_STORED_STATS: Mapping[str, Callable[[Any], Any]] = {
+    "int": _stored_count,
+    "int | None": _stored_count,
+    "float | None": _stored_number,
+    "str": _stored_text,
+    "tuple[str, ...]": lambda values: tuple(_stored_text(value) for value in values),
+    "tuple[Reuse, ...]": lambda values: tuple(
+        Reuse(_stored_text(value["source"]), _stored_count(value["num_tokens"])) for value in values
+    ),
+    "MissReason | None": MissReason,
+    "FinishReason | None": FinishReason,
+}
+"""How a field of each type is read back; raises KeyError, TypeError, ValueError or OverflowError where it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +151,7 @@ class Sampling:
             raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.")
         stop: object = self.stop  # a bare string is a sequence of strings too, and not what is meant
         if stop is not None and not (isinstance(stop, tuple) and all(isinstance(s, str) and s for s in stop)):
-            raise InvalidInputError("stop must be a list of non-empty strings.")
+            raise InvalidInputError("stop must be a tuple of non-empty strings.")
 
     def merged(self, fallback: Sampling) -> Sampling:
         """This one, with what is None taken from `fallback`."""
@@ -132,12 +164,14 @@ class Sampling:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sampling:
-        """From stored values; unknown keys are ignored. Raises InvalidInputError on values out of range."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {k: v for k, v in data.items() if k in known}
-        if isinstance(values.get("stop"), list):
-            values["stop"] = tuple(values["stop"])
-        return cls(**values)
+        """From stored values. What is damaged or a newer version's counts as not set."""
+        sampling = cls()
+        for field in dataclasses.fields(cls):
+            value: Any = data.get(field.name)
+            value = tuple(value) if isinstance(value, list) else value
+            with contextlib.suppress(InvalidInputError):
+                sampling = dataclasses.replace(sampling, **{field.name: value})
+        return sampling
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:
