@@ -29,6 +29,11 @@ def open_service(loaded: LoadedModel, data_dir: Path, **options: Any) -> Iterato
         service.close()
 
 
+def runtime_of(service: ChatService) -> Runtime:
+    """What lies behind a service, for what its surface does not show."""
+    return service._runtime
+
+
 @contextmanager
 def counted_forwards(loaded: LoadedModel) -> Iterator[list[int]]:
     """A list that gets the number of tokens of every forward, as the input embedding sees them."""
@@ -43,7 +48,7 @@ def counted_forwards(loaded: LoadedModel) -> Iterator[list[int]]:
 
 def every_message(service: ChatService, session_id: str) -> dict[str, Message]:
     """All messages that can be reached from the session's roots by looking at alternatives and children."""
-    store = service._runtime.store
+    store = runtime_of(service).store
     found: dict[str, Message] = {}
     queue: list[str | None] = [None]
     while queue:

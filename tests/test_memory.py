@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services import GREEDY, counted_forwards, open_service
+from services import GREEDY, counted_forwards, open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.errors import InvalidInputError
@@ -26,14 +26,14 @@ LAYER_BYTES = BLOCK_BYTES // 2
 @contextmanager
 def watched(service: ChatService) -> Iterator[list[int]]:
     """All cache bytes together, measured after every layer of every forward: never above the budget."""
-    pool, seen = service._runtime.pool, []
+    pool, seen = runtime_of(service).pool, []
 
     def look(*_: object) -> None:
         measured = sum(cache.num_bytes for cache in pool._caches.values())
         assert measured <= pool.budget.reserved_bytes <= pool.budget.limit_bytes
         seen.append(measured)
 
-    handles = [layer.register_forward_hook(look) for layer in service._runtime.loaded.model.model.layers]
+    handles = [layer.register_forward_hook(look) for layer in runtime_of(service).loaded.model.model.layers]
     try:
         yield seen
     finally:
@@ -57,23 +57,24 @@ def talk(service: ChatService, num_sessions: int, num_rounds: int) -> list[list[
     return rounds
 
 
+@pytest.fixture(scope="module")
+def said_without_limit(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> list[list[Reply]]:
+    with open_service(tiny_llama, tmp_path_factory.mktemp("unlimited")) as service:
+        return talk(service, 4, 3)
+
+
 @pytest.mark.parametrize("num_blocks", [40, 9, 5])
 def test_chats_in_turn_say_the_same_within_any_budget_that_holds_the_running_ones(
-    tiny_llama: LoadedModel, tmp_path: Path, num_blocks: int
+    said_without_limit: list[list[Reply]], tiny_llama: LoadedModel, tmp_path: Path, num_blocks: int
 ) -> None:
-    with open_service(tiny_llama, tmp_path / "unlimited") as service:
-        expected = talk(service, 4, 3)
     budget = num_blocks * BLOCK_BYTES
-    with (
-        open_service(tiny_llama, tmp_path / "limited", memory_budget_bytes=budget) as service,
-        watched(service) as seen,
-    ):
+    with open_service(tiny_llama, tmp_path, memory_budget_bytes=budget) as service, watched(service) as seen:
         rounds = talk(service, 4, 3)
         report = service.cache_report(rounds[0][0].message.session_id)
     assert max(seen) > 0
     assert report.budget_bytes == budget
     assert report.total_bytes <= report.reserved_bytes <= budget
-    for replies, references in zip(rounds, expected, strict=True):
+    for replies, references in zip(rounds, said_without_limit, strict=True):
         assert [r.message.text for r in replies] == [r.message.text for r in references]
         assert all(r.stats.finish_reason in (FinishReason.LENGTH, FinishReason.STOP) for r in replies)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from endings import ENDINGS, TIMEOUT_S
-from services import GREEDY, counted_forwards, open_service
+from services import GREEDY, counted_forwards, open_service, runtime_of
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, tiny_model
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
@@ -73,7 +73,7 @@ def digest_of(tokens: TokenRange) -> str:
 
 
 def held_by(service: ChatService, session_id: str) -> tuple[int, str]:
-    runtime = service._runtime
+    runtime = runtime_of(service)
 
     def look() -> tuple[int, str]:
         (cache,) = (cache for key, cache in runtime.pool._caches.items() if key.session_id == session_id)
@@ -101,7 +101,7 @@ def leave(service: ChatService, ending: str, about: str = "") -> Left:
 def answer(folder: str, data_dir: str, dtype: str, session_ids: list[str], regenerate_id: str | None) -> dict[str, Any]:
     """In the new process: what each session holds once it is restored, and how its chat goes on."""
     service = ChatService.open(config_of(folder, data_dir, dtype))
-    runtime = service._runtime
+    runtime = runtime_of(service)
     with counted_forwards(runtime.loaded) as forwarded:
         regenerated = {}
         if regenerate_id is not None:
@@ -165,7 +165,7 @@ def case_of(folder: Path, data_dir: Path, endings: Iterable[str], dtype: str = "
     with open_service(load_model(config_of(str(folder), str(data_dir), dtype)), data_dir) as service:
         left = {ending: leave(service, ending) for ending in endings}
         regenerated = None if "eos" in left else leave(service, "length", "again")
-        return Case(folder, data_dir, service._runtime.persistence.is_possible, left, regenerated)
+        return Case(folder, data_dir, runtime_of(service).persistence.is_possible, left, regenerated)
 
 
 def set_eos(folder: Path, data_dir: Path) -> None:
