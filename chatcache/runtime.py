@@ -132,8 +132,6 @@ class _SessionLock:
 def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:
     """What all live caches together may take: as configured, else what is free now, less a reserve."""
     if config.memory_budget_bytes is not None:
-        if config.memory_budget_bytes < 0:
-            raise InvalidInputError(f"The memory budget must not be negative, not {config.memory_budget_bytes}.")
         return config.memory_budget_bytes
     memory = measure_usable_memory(loaded.model.device)
     logger.info(

@@ -21,6 +21,8 @@ from storage.transfer_markdown import render_markdown
 
 
 class ImportOutcome(StrEnum):
+    """What an import did."""
+
     ADDED = "added"
     SKIPPED = "skipped"
     """The owner has this chat already; nothing was changed."""

@@ -85,30 +85,34 @@ def _load(data: str | bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError("This file is not JSON. Choose a file that was exported as JSON.") from error
     if not isinstance(file, dict) or file.get("format") != FORMAT:
-        raise InvalidRecordError("This is not a chat that was exported from chatcache.")
+        raise InvalidRecordError("This is not a chat that was exported from chatcache. Choose one that was, as JSON.")
     version = file.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise InvalidRecordError(f"This chat was exported by a newer version (format {version!r}). Update chatcache.")
     return file
 
 
+def _damaged(what: str) -> InvalidRecordError:
+    return InvalidRecordError(f"The file is damaged: {what}. Nothing was imported; export the chat anew.")
+
+
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidRecordError(f"The file is damaged: a {what} is not an object. Nothing was imported.")
+        raise _damaged(f"a {what} is not an object")
     return value
 
 
 def _list(file: Mapping[str, Any], name: str) -> list[Any]:
     value = file.get(name, [])
     if not isinstance(value, list):
-        raise InvalidRecordError(f"The file is damaged: {name} is not a list. Nothing was imported.")
+        raise _damaged(f"{name} is not a list")
     return value
 
 
 def _id(record: Mapping[str, Any], name: str, what: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise InvalidRecordError(f"The file is damaged: {name} of a {what} is {value!r}. Nothing was imported.")
+        raise _damaged(f"{name} of a {what} is {value!r}")
     return value
 
 
@@ -159,7 +163,7 @@ class _Reader:
         for record in records:
             message = self._message(_object(record, "message"), session)
             if message.id in by_id:
-                raise InvalidRecordError(f"The file is damaged: message {message.id} is there twice.")
+                raise _damaged(f"message {message.id} is there twice")
             by_id[message.id] = message
         positions = _positions(by_id)
         placed = [dataclasses.replace(message, position=positions[message.id]) for message in by_id.values()]
@@ -173,7 +177,7 @@ class _Reader:
     def _message(self, record: Mapping[str, Any], session: ChatSession) -> Message:
         self.report_unknown("message", record, MESSAGE_FIELDS)
         if record.get("role") not in set(Role):
-            raise InvalidRecordError(f"The file is damaged: a message has the role {record.get('role')!r}.")
+            raise _damaged(f"a message has the role {record.get('role')!r}")
         role = Role(record["role"])
         is_complete = role is Role.USER or record.get("status") == MessageStatus.COMPLETE
         text = self._text(record, "text", "message")
@@ -284,7 +288,7 @@ def _positions(by_id: Mapping[str, Message]) -> dict[str, int]:
             way.append(here)
             here = _above(here, by_id)
             if len(way) > len(by_id):
-                raise InvalidRecordError(f"The file is damaged: message {message.id} is its own ancestor.")
+                raise _damaged(f"message {message.id} is its own ancestor")
         start = -1 if here is None else positions[here.id]
         positions |= {message.id: start + step for step, message in enumerate(reversed(way), 1)}
     return positions
@@ -295,7 +299,7 @@ def _above(message: Message, by_id: Mapping[str, Message]) -> Message | None:
     if above is None and message.parent_id is None and message.role is Role.USER:
         return None
     if above is None or above.role is message.role:
-        raise InvalidRecordError(f"The file is damaged: message {message.id} has no proper place in the chat.")
+        raise _damaged(f"message {message.id} has no proper place in the chat")
     return above
 
 
