@@ -21,10 +21,10 @@ from bench.rows import ROWS
 from bench.subjects import BenchError, PlainTransformers, Subject
 from bench.table import as_json, markdown
 from bench.workbench import Workbench
+from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.library_calls import quiet_transformers
 from chatcache.loader import resolve_device, resolve_dtype
-from chatcache.model_files import locate_model
 
 BUILD_DIR = Path("build")
 TEXT_FILE = Path("chatcache/weights/sample_text.txt")

@@ -17,10 +17,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE, DEFAULT_TEMPLATE_STOP
+from chatcache.checkpoint.model_files import ModelFiles, locate_model
 from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
-from chatcache.model_files import ModelFiles, locate_model
 from chatcache.stats import Sampling
 
 MIN_CONTEXT_TOKENS = 16

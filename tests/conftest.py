@@ -17,9 +17,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.loader import LoadedModel, digest_of_tokenizer, load_model
-from chatcache.model_files import locate_model
 from chatcache.stats import Sampling
 from storage.database import DATABASE_NAME, Database
 

