@@ -16,15 +16,16 @@ from chatcache.config import ServiceConfig
 from chatcache.context_window import CONTEXT_FULL_CHOICES
 from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError, UnsupportedOptionError
 from chatcache.events import Reply
+from chatcache.imported_chat import admit
 from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
 from chatcache.runtime import Progress, Runtime, translated_store_errors
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, clean_title, title_from
 from chatcache.turn import Turn
 from chatcache.turn_starter import template_vars_of
-from storage.errors import StoreError
+from storage.errors import RowNotFoundError, StoreError
 from storage.records import ChatSession, Message, Role
-from storage.transfer import ImportReport, export_json, export_markdown, import_json
+from storage.transfer import ImportReport, export_json, export_markdown, import_chat, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +272,13 @@ class ChatService:
         Raises InvalidInputError, and stores nothing, when the file is not such a chat.
         """
         with translated_store_errors():
-            report = import_json(self._store, self._owner, data, clean=clean_text, replace=replace)
+            chat = admit(read_json(data, self._owner, clean=clean_text), ids_say=self._starter.ids_say)
+            session_id = chat.tree.session.id
+            with self._runtime.session_lock(session_id):
+                if replace and self._has_session(session_id):
+                    self._runtime.runner.stop_and_wait(session_id)
+                    self._runtime.runner.save_pending(session_id)
+                report = import_chat(self._store, self._owner, chat, replace=replace)
         self._changed(report.session)
         return report
 
@@ -409,6 +416,12 @@ class ChatService:
     def _refuse_if_busy(self, session: ChatSession) -> None:
         if self._runtime.runner.active(session.id) is not None:
             raise SessionBusyError("A reply is being written in this chat. Wait for it or stop it first.")
+
+    def _has_session(self, session_id: str) -> bool:
+        with contextlib.suppress(RowNotFoundError):
+            self._store.get_session(self._owner, session_id)
+            return True
+        return False
 
     def _message(self, message_id: str) -> Message:
         with translated_store_errors():

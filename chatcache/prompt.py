@@ -124,6 +124,13 @@ class PromptBuilder:
         """
         return self._encode_reply(text, reasoning, self._template.opens_reasoning(template_vars))
 
+    def ids_say(self, token_ids: Sequence[int], text: str, reasoning: str | None) -> bool:
+        """Whether these ids read exactly as this reply, and hold nothing that a reader does not see."""
+        if not all(map(self._tokens.is_visible, token_ids)):
+            return False
+        streams = (self.reply_stream(prior_ids=token_ids, starts_in_reasoning=begun) for begun in (False, True))
+        return any((reply.text, reply.reasoning) == (text, reasoning) for reply in (s.finish() for s in streams))
+
     def count_tokens(self, text: str) -> int:
         """How many tokens `text` takes as a message, without what the template puts around it."""
         return self._tokens.count_tokens(text)

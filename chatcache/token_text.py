@@ -94,6 +94,12 @@ class TokenText:
                     ids += self._plain(piece) if at_start and i == 0 else self._middle(piece)
             return ids
 
+    def is_visible(self, token_id: int) -> bool:
+        """Whether a reader sees the token: it is in the vocabulary and no control token."""
+        if self.knows_bytes:
+            return bool(self.token_bytes(token_id))
+        return token_id < len(self._tokenizer) and token_id not in self._hidden_ids
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes `token_id` adds to a text; b"" for control tokens and ids that the tokenizer does not have."""
         if token_id not in self._bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
 from chatcache.engine import TurnRequest
@@ -30,6 +30,7 @@ class TurnStarter:
     def __init__(self, store: ChatStore, loaded: LoadedModel, prompts: PromptBuilder, runner: TurnRunner) -> None:
         self._store = store
         self._loaded = loaded
+        self._num_model_ids = int(cast(Any, loaded.model.get_input_embeddings()).num_embeddings)
         self._prompts = prompts
         self._runner = runner
 
@@ -95,6 +96,11 @@ class TurnStarter:
         return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
 
     def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
+    def ids_say(self, reply: Message) -> bool:
+        """Whether a reply's ids belong to the loaded model and read exactly as its text."""
+        ids = self._stored_ids(reply)
+        return ids is not None and self._prompts.ids_say(ids, reply.text, reply.reasoning)
+
         """The position of the first message of `branch` that a prompt for its end holds, as it is inherited: from the
         turn that wrote `reply` before, else from the last turn above."""
         replies = [message.id for message in branch if message.role is Role.ASSISTANT]
@@ -184,8 +190,10 @@ class TurnStarter:
         return PromptMessage(message.role, message.text, message.reasoning, self._stored_ids(message))
 
     def _stored_ids(self, message: Message) -> tuple[int, ...] | None:
-        """The message's ids where they belong to the loaded tokenizer."""
-        return message.token_ids if message.tokenizer_digest == self._loaded.tokenizer_digest else None
+        """The message's ids where they belong to the loaded tokenizer, and the model has them all."""
+        ids = message.token_ids
+        is_ours = ids is not None and message.tokenizer_digest == self._loaded.tokenizer_digest
+        return ids if is_ours and max(ids or (0,)) < self._num_model_ids else None
 
     def _ids_of(self, reply: Message, template_vars: Mapping[str, Any]) -> tuple[int, ...]:
         ids = self._stored_ids(reply)
@@ -194,7 +202,8 @@ class TurnStarter:
 
 def template_vars_of(session: ChatSession) -> dict[str, Any]:
     """The template's variables: the frozen ones, and the thinking switch as it is set now."""
-    chosen = {"enable_thinking": session.settings["thinking"]} if "thinking" in session.settings else {}
+    thinking = session.settings.get("thinking")
+    chosen = {"enable_thinking": thinking} if isinstance(thinking, bool) else {}
     return {**session.template_vars, **chosen}
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from storage.chat_store import ChatStore
-from storage.records import ChatSession
+from storage.records import ChatSession, SessionTree
 from storage.transfer_json import FORMAT, FORMAT_VERSION, MESSAGE_FIELDS, SESSION_FIELDS, TURN_FIELDS, parse_tree
 from storage.transfer_markdown import render_markdown
 
@@ -28,6 +28,14 @@ class ImportOutcome(StrEnum):
     """The owner has this chat already; nothing was changed."""
     REPLACED = "replaced"
     """The chat that was there is in the bin."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedChat:
+    """A chat read from a file and not yet stored. `notes` are sentences on what could not be taken as it was."""
+
+    tree: SessionTree
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +66,22 @@ def export_markdown(store: ChatStore, owner: str, session_id: str) -> str:
     return render_markdown(store.get_session(owner, session_id), store.branch(owner, session_id))
 
 
-def import_json(
-    store: ChatStore, owner: str, data: str | bytes, *, clean: Callable[[str], str], replace: bool = False
-) -> ImportReport:
-    """Store an exported chat as the owner's.
+def read_json(data: str | bytes, owner: str, *, clean: Callable[[str], str]) -> ImportedChat:
+    """The chat in an exported file, as the owner's. `clean` makes each text fit to be stored.
 
-    A chat with the same id that the owner has already is kept and the file skipped, or, with `replace`, put into the
-    bin. Ids that are anybody else's are replaced by new ones. `clean` makes each text fit to be stored. Raises
-    InvalidRecordError, and stores nothing, where the file is not one of ours or its tree is not sound.
+    Raises InvalidRecordError where the file is not one of ours or its tree is not sound.
     """
     tree, notes = parse_tree(data, owner, clean)
+    return ImportedChat(tree, notes)
+
+
+def import_chat(store: ChatStore, owner: str, chat: ImportedChat, *, replace: bool = False) -> ImportReport:
+    """Store what `read_json` read.
+
+    A chat with the same id that the owner has already is kept and the file skipped, or, with `replace`, put into the
+    bin. Ids that are anybody else's are replaced by new ones.
+    """
+    tree = chat.tree
     if replace:
         session, replaced = store.replace_tree(owner, tree)
         outcome = ImportOutcome.REPLACED if replaced else ImportOutcome.ADDED
@@ -75,7 +89,7 @@ def import_json(
         inserted = store.insert_tree(owner, tree)
         outcome = ImportOutcome.SKIPPED if inserted is None else ImportOutcome.ADDED
         session = inserted or store.get_session(owner, tree.session.id)
-    return ImportReport(session, outcome, len(tree.messages), notes)
+    return ImportReport(session, outcome, len(tree.messages), chat.notes)
 
 
 def _fields(record: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -55,6 +55,10 @@ TURN_FIELDS = (
     "finished_at",
     "stats",
 )
+MAX_DEPTH = 16
+"""How deep settings and stats may be nested; what is deeper could not be written as JSON again everywhere."""
+MAX_NOTES = 20
+MORE_NOTES = "There was more in this file that could not be taken as it was."
 _ID = re.compile(r"[0-9A-Za-z-]{1,36}")
 
 
@@ -76,7 +80,7 @@ def parse_tree(data: str | bytes, owner: str, clean: Callable[[str], str]) -> tu
         tip_id = replies[-1] if replies else None
         reader.note("The chat's current end is not among its replies; it now ends at the last one.")
     session = dataclasses.replace(session, tip_id=tip_id)
-    return SessionTree(session, messages, turns), tuple(reader.notes)
+    return SessionTree(session, messages, turns), reader.notes
 
 
 def _load(data: str | bytes) -> Mapping[str, Any]:
@@ -88,7 +92,9 @@ def _load(data: str | bytes) -> Mapping[str, Any]:
         raise InvalidRecordError("This is not a chat that was exported from chatcache. Choose one that was, as JSON.")
     version = file.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise InvalidRecordError(f"This chat was exported by a newer version (format {version!r}). Update chatcache.")
+        raise InvalidRecordError(
+            f"This chat was exported by a newer version (format {_shown(version)}). Update chatcache."
+        )
     return file
 
 
@@ -112,7 +118,7 @@ def _list(file: Mapping[str, Any], name: str) -> list[Any]:
 def _id(record: Mapping[str, Any], name: str, what: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise _damaged(f"{name} of a {what} is {value!r}")
+        raise _damaged(f"{name} of a {what} is {_shown(value)}")
     return value
 
 
@@ -121,21 +127,40 @@ def _optional_id(record: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) and _ID.fullmatch(value) else None
 
 
+def _shown(value: Any) -> str:
+    """What stands there, short enough for a sentence."""
+    return f"{value!r:.60}"
+
+
+def _is_shallow(value: Any, max_depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return max_depth > 0 and all(_is_shallow(item, max_depth - 1) for item in inner)
+
+
 class _Reader:
     """Reads one file and collects notes."""
 
     def __init__(self, clean: Callable[[str], str]) -> None:
         self._clean = clean
-        self.notes: list[str] = []
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self._notes)
 
     def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
+        """Each sentence once; only so many, however strange the file is."""
+        if len(self._notes) < MAX_NOTES:
+            self._notes[sentence] = None
+        elif sentence not in self._notes:
+            self._notes[MORE_NOTES] = None
 
     def report_unknown(self, what: str, record: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for name in record:
             if name not in known:
-                self.note(f"Left out, because this version does not know it: {self._clean(name)} of a {what}.")
+                self.note(f"Left out, because this version does not know it: {self._clean(name[:60])} of a {what}.")
 
     def session(self, record: Mapping[str, Any], owner: str) -> ChatSession:
         self.report_unknown("session", record, SESSION_FIELDS)
@@ -176,8 +201,8 @@ class _Reader:
 
     def _message(self, record: Mapping[str, Any], session: ChatSession) -> Message:
         self.report_unknown("message", record, MESSAGE_FIELDS)
-        if record.get("role") not in set(Role):
-            raise _damaged(f"a message has the role {record.get('role')!r}")
+        if record.get("role") not in list(Role):  # compared, not looked up: it may be anything
+            raise _damaged(f"a message has the role {_shown(record.get('role'))}")
         role = Role(record["role"])
         is_complete = role is Role.USER or record.get("status") == MessageStatus.COMPLETE
         text = self._text(record, "text", "message")
@@ -243,7 +268,7 @@ class _Reader:
 
     def _mapping(self, record: Mapping[str, Any], name: str, what: str) -> Mapping[str, Any]:
         value = record.get(name, {})
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or not _is_shallow(value, MAX_DEPTH):
             self._unusable(name, what)
             return {}
         return value

@@ -1,7 +1,9 @@
 """Attacks on the service: failures at every seam, calls at the worst moment. No chat gets stuck, no word is lost."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from services import GREEDY, every_message, open_service
@@ -9,7 +11,8 @@ from services import GREEDY, every_message, open_service
 from chatcache.chat import ChatService
 from chatcache.engine import TurnRun
 from chatcache.errors import StorageError
-from chatcache.events import Reply
+from chatcache.events import Reply, TextEvent
+from chatcache.imported_chat import IDS_LEFT_OUT
 from chatcache.loader import LoadedModel
 from chatcache.persistence import Persistence
 from chatcache.stats import FinishReason, Sampling
@@ -114,3 +117,87 @@ def test_a_message_is_sent_though_its_title_could_not_be_stored(
         assert send(service, session.id, "One").message.text
     send(service, session.id, "Two")
     assert service.get_session(session.id).title == "One"
+
+
+# ---------------------------------------------------------------- imported chats
+
+
+def exported_chat(service: ChatService, *texts: str) -> dict[str, Any]:
+    session = service.create_session(system_prompt="Be brief.")
+    for text in texts:
+        send(service, session.id, text)
+    data = json.loads(service.export(session.id))
+    data["session"]["id"] = "00000000-0000-4000-8000-000000000000"
+    assert isinstance(data, dict)
+    return data
+
+
+def test_an_imported_chat_keeps_the_ids_that_say_its_text_and_computes_what_the_original_would(
+    service: ChatService,
+) -> None:
+    data = exported_chat(service, "One")
+    report = service.import_(json.dumps(data))
+    assert report.notes == ()
+    copied = service.messages(report.session.id)
+    assert [list(m.token_ids or ()) for m in copied[1::2]] == [m["token_ids"] for m in data["messages"][1::2]]
+    assert send(service, report.session.id, "Three").stats.reuse[0].source == "prefix"
+
+
+@pytest.mark.parametrize("forged", [[383_000], [2**32 - 1], [65, 66, 67], [1], [], [0, 1, 2]], ids=repr)
+def test_forged_token_ids_are_never_fed_to_the_model(service: ChatService, forged: list[int]) -> None:
+    data = exported_chat(service, "One", "Two")
+    reply = data["messages"][1]
+    reply["token_ids"] = [*reply["token_ids"], *forged] if forged else []
+    report = service.import_(json.dumps(data))
+    assert IDS_LEFT_OUT in report.notes
+    assert service.messages(report.session.id)[1].text == reply["text"]
+    second_reply = service.messages(report.session.id)[1].id
+    for begin in (
+        lambda: service.send(report.session.id, "Three", GREEDY),
+        lambda: service.continue_reply(report.session.id, GREEDY),
+        lambda: service.regenerate(report.session.id, second_reply, GREEDY),
+    ):
+        assert begin().result(TIMEOUT_S).stats.finish_reason is not FinishReason.ERROR
+
+
+def test_replacing_a_chat_by_its_export_while_a_reply_is_written_loses_neither(service: ChatService) -> None:
+    session = service.create_session()
+    send(service, session.id, "One")
+    exported = service.export(session.id)
+    turn = service.send(session.id, "Hello", LONG)
+    next(event for event in turn.events() if isinstance(event, TextEvent))
+    assert service.import_(exported, replace=True).session.id == session.id
+    assert turn.done
+    assert [m.text for m in service.messages(session.id)][::2] == ["One"]
+    send(service, session.id, "Three")
+    (binned,) = service.sessions(deleted=True)
+    service.undelete(binned.id)
+    assert [m.text for m in service.messages(binned.id)][::2] == ["One", "Hello"]
+    assert service.messages(binned.id)[-1].text == turn.result(timeout_s=0).message.text
+    send(service, binned.id, "Three")
+
+
+def test_another_owner_who_imports_a_chat_of_the_same_id_stops_nobody(service: ChatService) -> None:
+    session = service.create_session()
+    send(service, session.id, "One")
+    exported = service.export(session.id)
+    turn = service.send(session.id, "Two", LONG)
+    other = service.for_owner("somebody else")
+    report = other.import_(exported, replace=True)
+    assert report.session.id != session.id
+    assert not turn.stop_requested
+    turn.stop()
+    turn.result(TIMEOUT_S)
+    assert len(service.messages(session.id)) == 4
+
+
+@pytest.mark.parametrize(
+    "stats", [{"reuse": 5}, {"reuse": [5]}, {"fallbacks": 5}, {"finish_reason": []}, {"finish_reason": "new"}], ids=repr
+)
+def test_a_chat_with_damaged_statistics_can_be_read_and_goes_on(service: ChatService, stats: dict[str, Any]) -> None:
+    data = exported_chat(service, "One")
+    data["turns"][0]["stats"] |= stats
+    data["session"]["sampling"] = {"temperature": "hot", "max_new_tokens": 3}
+    session = service.import_(json.dumps(data)).session
+    assert len(service.turn_stats([m.id for m in service.messages(session.id)])) == 1
+    assert service.send(session.id, "Two").result(TIMEOUT_S).stats.num_completion_tokens <= 3

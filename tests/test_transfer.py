@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.errors import InvalidRecordError, RowNotFoundError
 from storage.records import MessageStatus, Role, SessionTree
-from storage.transfer import ImportOutcome, ImportReport, export_json, export_markdown, import_json
+from storage.transfer import (
+    ImportOutcome,
+    ImportReport,
+    export_json,
+    export_markdown,
+    import_chat,
+    read_json,
+)
+from storage.transfer_json import MAX_NOTES, MORE_NOTES
 
 ME, OTHER = "me", "somebody else"
 CODE = "Look:\n\n```python\nprint('$x$')\n```\n\nand $\\frac{1}{2}$, \\[ e^{i\\pi} \\]\n\t| a | b |"
@@ -97,7 +106,7 @@ def exported(store: ChatStore, session_id: str) -> dict[str, Any]:
 
 
 def import_data(store: ChatStore, data: Any, owner: str = ME, replace: bool = False) -> ImportReport:
-    return import_json(store, owner, json.dumps(data), clean=clean, replace=replace)
+    return import_chat(store, owner, read_json(json.dumps(data), owner, clean=clean), replace=replace)
 
 
 def comparable(tree: SessionTree) -> SessionTree:
@@ -112,7 +121,7 @@ def comparable(tree: SessionTree) -> SessionTree:
 def test_an_export_read_back_elsewhere_is_the_same_chat(
     store: ChatStore, elsewhere: ChatStore, session_id: str
 ) -> None:
-    report = import_json(elsewhere, ME, export_json(store, ME, session_id).encode(), clean=clean)
+    report = import_chat(elsewhere, ME, read_json(export_json(store, ME, session_id).encode(), ME, clean=clean))
     assert report.outcome is ImportOutcome.ADDED
     assert report.notes == ()
     original, copy = store.tree(ME, session_id), elsewhere.tree(ME, session_id)
@@ -296,9 +305,9 @@ def test_a_file_without_a_sound_tree_is_refused_whole(
 
 
 @pytest.mark.parametrize("data", ["", "hello", "[]", "{}", "[" * 100_000, b"\xff\xfe", "9" * 10_000, '{"format": 1}'])
-def test_what_is_no_export_at_all_is_refused_with_a_sentence(store: ChatStore, data: str | bytes) -> None:
+def test_what_is_no_export_at_all_is_refused_with_a_sentence(data: str | bytes) -> None:
     with pytest.raises(InvalidRecordError, match="exported"):
-        import_json(store, ME, data, clean=clean)
+        read_json(data, ME, clean=clean)
 
 
 def test_others_chats_cannot_be_exported(store: ChatStore, session_id: str) -> None:
@@ -345,3 +354,43 @@ def test_a_code_block_left_open_by_a_stopped_reply_does_not_swallow_the_rest(
     first = reply(store, session.id, text, user_text="go")
     reply(store, session.id, "the end", user_text="next", parent_id=first)
     assert f"\n\n{text}{closed_by}\n\n## User" in export_markdown(store, ME, session.id)
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, ["user"], None, "system", 5, "x" * 10**6], ids=lambda value: repr(value)[:12]
+)
+def test_a_role_that_is_none_is_refused_in_a_short_sentence(store: ChatStore, session_id: str, value: Any) -> None:
+    data = exported(store, session_id)
+    data["messages"][1]["role"] = value
+    with pytest.raises(InvalidRecordError, match="role") as caught:
+        import_data(store, data)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("depth", [17, 300, 900, 960, 990])
+def test_settings_nested_beyond_measure_are_left_out(elsewhere: ChatStore, depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    text = (
+        f'{{"format": "chatcache.chat", "format_version": 1, "session": {{"id": "a", "sampling": {{"stop": {deep}}}}}}}'
+    )
+    try:
+        chat = read_json(text, ME, clean=clean)
+    except InvalidRecordError:
+        assert depth > 900
+        return
+    assert any("sampling" in note for note in chat.notes)
+    import_chat(elsewhere, ME, chat)
+    assert elsewhere.get_session(ME, "a").sampling == {}
+
+
+def test_a_file_full_of_unknown_names_is_read_at_once_and_reported_in_few_sentences(
+    elsewhere: ChatStore, store: ChatStore, session_id: str
+) -> None:
+    data = exported(store, session_id)
+    data["session"] |= {f"unknown {i} " + "x" * 100: None for i in range(50_000)}
+    started = time.monotonic()
+    report = import_data(elsewhere, data)
+    assert time.monotonic() - started < 10
+    assert len(report.notes) <= MAX_NOTES + 1
+    assert report.notes[-1] == MORE_NOTES
+    assert all(len(note) < 200 for note in report.notes)
