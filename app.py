@@ -41,7 +41,10 @@ def main(argv: Sequence[str]) -> int:
     """Run until SIGINT or SIGTERM. Returns the exit status; wrong arguments leave through SystemExit(2)."""
     config, address = parse_arguments(argv)
     try:
-        _serve(config, _reserve(address))
+        if address is None:
+            _say(_table_of_caches(config))
+        else:
+            _serve(config, _reserve(address))
     except ChatCacheError as error:
         sys.stderr.write(f"chatcache: {error}\n")
         return 1
@@ -50,8 +53,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address]:
-    """What the command line asks for. Exits with status 2 and a sentence if it cannot be meant."""
+def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address | None]:
+    """What the command line asks for; no address if only the cache kinds are to be listed.
+
+    Exits with status 2 and a sentence if it cannot be meant.
+    """
     parser = argparse.ArgumentParser(
         prog="app.py", description="A browser chat for local language models that never throws away its KV cache."
     )
@@ -65,8 +71,11 @@ def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address]:
     add("--insecure", action="store_true", help="allow a --host that other machines can reach; there is no password")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: %(default)s)")
     add("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
-    add("--weights", default="auto", help="auto or full (default: %(default)s)")
-    add("--cache", default="auto", help="cache kind: auto, dynamic or none (default: %(default)s)")
+    add("--weights", default="auto", help="auto, full, int8 or int4 (default: %(default)s)")
+    add(
+        "--cache", default="auto", metavar="KIND", help="auto or a kind that --list-caches names (default: %(default)s)"
+    )
+    add("--list-caches", action="store_true", help="print which cache kinds fit this model and device, and exit")
     add("--context", type=_at_least_one, metavar="TOKENS", help="context length (default: what the model supports)")
     add("--max-turns", type=_at_least_one, default=2, help="replies written at once (default: %(default)s)")
     add("--version", action="version", version=f"chatcache {version()}")
@@ -86,13 +95,26 @@ def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address]:
         max_context_tokens=given.context,
         max_concurrent_turns=given.max_turns,
     )
-    return config, Address(given.host, given.port)
+    return config, None if given.list_caches else Address(given.host, given.port)
 
 
 def version() -> str:
     """The version in pyproject.toml."""
     project = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text("utf-8"))
     return str(project["project"]["version"])
+
+
+def _table_of_caches(config: ServiceConfig) -> str:
+    """One line for each cache kind: that it fits the model on the device, or why not. Weights are not read."""
+    from chatcache.cache.kinds import facts_of, table_of_kinds
+    from chatcache.loader import resolve_device
+    from chatcache.memory.model_config import load_model_config
+
+    device = resolve_device(config.device)
+    table = table_of_kinds(facts_of(load_model_config(config.model), device.type))
+    width = max(len(row.kind) for row in table)
+    lines = (f"{row.kind:<{width}}  {'yes' if row.refusal is None else f'no: {row.refusal}'}" for row in table)
+    return "\n".join((f"Cache kinds for {config.model} on {device} (auto takes dynamic):", *lines))
 
 
 def _serve(config: ServiceConfig, address: Address) -> None:

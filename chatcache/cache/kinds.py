@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
@@ -58,9 +58,10 @@ def codec_of(kind: str) -> Codec | None:
     return _CODECS[kind]() if kind in _CODECS else None
 
 
-def model_facts(model: PreTrainedModel) -> ModelFacts:
-    layer_types, _ = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
-    return ModelFacts(tuple(layer_types), model.device.type)
+def facts_of(config: PreTrainedConfig, device_type: str) -> ModelFacts:
+    """The facts of a model that need not be loaded."""
+    layer_types, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+    return ModelFacts(tuple(layer_types), device_type)
 
 
 def table_of_kinds(facts: ModelFacts) -> tuple[KindFit, ...]:
@@ -74,7 +75,7 @@ def resolve_kind(model: PreTrainedModel, requested: str) -> str:
         return "dynamic"
     if requested not in KINDS:
         raise UnsupportedOptionError(f"There is no cache kind {requested!r}. Choose one of: auto, {', '.join(KINDS)}.")
-    refusal = _refusal(requested, model_facts(model))
+    refusal = _refusal(requested, facts_of(model.config, model.device.type))
     if refusal is not None:
         raise UnsupportedOptionError(f"The cache kind {requested!r} cannot be used here: {refusal}. Choose auto.")
     return requested
