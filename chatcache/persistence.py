@@ -118,6 +118,11 @@ class Persistence:
             problem = self._problems.get(_Key(owner, session_id), _Problem())
             return problem.save or problem.restore
 
+    def is_behind(self, owner: str, session_id: str) -> bool:
+        """Whether the last save of the session's cache did not go to its end."""
+        with self._lock:
+            return self._problems.get(_Key(owner, session_id), _Problem()).save is not None
+
     # ----------------------------------------------------------- model thread
 
     def hold(self, owner: str, session_id: str) -> None:

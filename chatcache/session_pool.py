@@ -167,9 +167,9 @@ class SessionPool:
         return self._persistence.save(owner, session_id, cache, cuts, num_tokens)
 
     def save_all(self) -> None:
-        """Save what is not on disk to its end, waiting for the disk: the process is about to end."""
-        for key, cache in self._caches.items():
-            if self._num_saved(key, cache) < cache.num_tokens:
+        """Save what could not be saved before, waiting for the disk: the process is about to end."""
+        for key in self._caches:
+            if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
                 self._save_at_last(key)
 
     def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> bool:

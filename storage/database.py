@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session as DbSession
 
 from storage.data_dir import ensure_private_file, lock_data_dir, unusable
-from storage.errors import DatabaseError, DataDirError
+from storage.errors import DatabaseError, DataDirError, DiskFullError
 
 DATABASE_NAME = "chats.db"
 BUSY_TIMEOUT_S = 30.0
@@ -45,6 +45,8 @@ class Database:
         self._lock = lock
         # SQLite's own busy handler polls; a lock of ours hands over at once between the threads of this process.
         self._write_lock = threading.Lock()
+        self.on_full: Callable[[], None] | None = None
+        """Called when something could not be written for lack of space, so that what can be spared is removed."""
 
     @classmethod
     def open(cls, data_dir: Path) -> Database:
@@ -82,13 +84,18 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[DbSession]:
         """A session whose changes are all committed at the end of the block, or none of them."""
-        with (
-            _translated("written"),
-            self._write_lock,
-            DbSession(self._writing_engine, expire_on_commit=False) as db,
-            db.begin(),
-        ):
-            yield db
+        try:
+            with (
+                _translated("written"),
+                self._write_lock,
+                DbSession(self._writing_engine, expire_on_commit=False) as db,
+                db.begin(),
+            ):
+                yield db
+        except DiskFullError:
+            if self.on_full is not None:
+                self.on_full()
+            raise
 
     @property
     def num_bytes(self) -> int:
@@ -187,4 +194,9 @@ def _translated(verb: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
+        if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFullError(
+                "The disk is full; nothing was changed. Saved caches give way where there are any: "
+                "try again, or free some space."
+            ) from error
         raise DatabaseError(f"The database could not be {verb}: {error.orig}. Nothing was changed.") from error

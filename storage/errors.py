@@ -6,7 +6,8 @@ StoreError
 ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
 ├── SegmentUnavailableError   a stored segment cannot be had just now
 │   └── SegmentDamagedError   it is not what was written
-├── DatabaseError         the database failed (disk full, damaged file, …); the transaction was rolled back
+├── DatabaseError         the database failed (damaged file, …); the transaction was rolled back
+│   └── DiskFullError         there was no space for it
 └── DataDirError          the data directory cannot be used
     └── DataDirLockedError    another process has it open
 """
@@ -39,7 +40,11 @@ class SegmentDamagedError(SegmentUnavailableError):
 
 
 class DatabaseError(StoreError):
-    """The database failed, for example because the disk is full. The transaction was rolled back."""
+    """The database failed. The transaction was rolled back."""
+
+
+class DiskFullError(DatabaseError):
+    """There was no space to write it. Caches have been asked to give way: the next try may succeed."""
 
 
 class DataDirError(StoreError):

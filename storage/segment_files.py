@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,6 +105,11 @@ class SegmentFolder:
     def set_aside_sizes(self) -> dict[str, int]:
         """The size of every file that was set aside."""
         return dict(_sizes(self.set_aside_path))
+
+    def disk_room(self) -> tuple[int, int]:
+        """Bytes of the disk that are free for this process, and all of its bytes."""
+        usage = shutil.disk_usage(self.path)
+        return usage.free, usage.total
 
     def remove_set_aside(self, name: str) -> None:
         with suppress(FileNotFoundError):

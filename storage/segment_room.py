@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from storage.database import Database
+from storage.errors import DatabaseError
 from storage.eviction import choose_victims
 from storage.segment_files import SegmentFolder, WrittenFile
 from storage.segment_index import find_file_sizes, find_segment_ids, read_heads, read_nodes, remove_segments
+
+KEPT_FREE_BYTES = 64 * 2**20
+KEPT_FREE_PART = 4
+"""So much of the disk, or of a small one this part, is left to what people write: caches never fill it up."""
 
 
 class RefusedError(Exception):
@@ -30,10 +36,12 @@ class SegmentRoom:
         self._folder = folder
 
     def recount(self) -> None:
-        """Take the bytes in the folder as those used, and come under the quota as far as open sessions allow."""
+        """Take the bytes in the folder as those used, and come under the quota, and leave the disk room, as far as open
+        sessions allow."""
         self.used_bytes = sum(self._folder.sizes().values()) + sum(self._folder.set_aside_sizes().values())
-        if self.used_bytes > self.quota_bytes:
-            self._evict(self.used_bytes - self.quota_bytes, keep=(), even_if_too_little=True)
+        excess = max(self.used_bytes - self.quota_bytes, min(self._disk_shortage(), self.used_bytes))
+        if excess > 0:
+            self._evict(excess, keep=(), even_if_too_little=True)
 
     def write(self, name: str, pieces: Sequence[memoryview], keep: Collection[str]) -> WrittenFile:
         """Write a file within the quota, making room if need be, but not of the segments with the keys `keep`.
@@ -41,8 +49,10 @@ class SegmentRoom:
         A disk that is full gets one more try after as much was removed. Raises RefusedError.
         """
         num_bytes = sum(len(piece) for piece in pieces)
-        excess = self.used_bytes + num_bytes - self.quota_bytes
-        if excess > 0 and not self._evict(excess, keep):
+        excess, shortage = self.used_bytes + num_bytes - self.quota_bytes, num_bytes + self._disk_shortage()
+        if (excess > 0 or shortage > 0) and not self._evict(max(excess, shortage), keep):
+            if shortage > excess:
+                raise RefusedError("The disk is almost full; what is left is kept for messages. Free some space.")
             raise RefusedError(
                 f"The disk quota of {self.quota_bytes:,} bytes is used up by open chats. Raise it, or drop caches."
             )
@@ -56,6 +66,22 @@ class SegmentRoom:
             return self._write_reserved(name, pieces, num_bytes)
         except OSError as error:
             raise _not_written(error) from error
+
+    def give_way(self) -> None:
+        """The database cannot be written for lack of space: remove caches, even of open chats, until there is some.
+
+        Files first, for removing rows takes space, too; a row without its file is a miss.
+        """
+        for name, size in self._folder.set_aside_sizes().items():
+            self._folder.remove_set_aside(name)
+            self.used_bytes -= size
+        with self._database.read() as db:
+            nodes = read_nodes(db)
+            victims = choose_victims(nodes, (), self._disk_shortage())
+            sizes = find_file_sizes(db, victims)
+        self.remove({self._folder.name(key, kind): num_bytes for key, kind, num_bytes in sizes})
+        with suppress(DatabaseError), self._database.write() as db:
+            remove_segments(db, nodes, victims)
 
     def remove(self, sizes: Mapping[str, int]) -> int:
         """Remove these files, given with their sizes. Returns the bytes freed."""
@@ -71,6 +97,11 @@ class SegmentRoom:
         except BaseException:
             self.used_bytes -= num_bytes
             raise
+
+    def _disk_shortage(self) -> int:
+        """By how many bytes the disk has less room than it should be left."""
+        free, total = self._folder.disk_room()
+        return min(KEPT_FREE_BYTES, total // KEPT_FREE_PART) - free
 
     def _evict(self, num_bytes: int, keep: Collection[str], even_if_too_little: bool = False) -> bool:
         """Make `num_bytes` free: files set aside first, then leaves by last use, never `keep` nor what is open.

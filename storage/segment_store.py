@@ -103,6 +103,7 @@ class SegmentStore:
         self._room = SegmentRoom(database, self._folder, quota_bytes)
         self._lock = threading.Lock()
         self.sweep()
+        database.on_full = self._give_way
 
     @property
     def used_bytes(self) -> int:
@@ -302,6 +303,14 @@ class SegmentStore:
             last_id = insert_segments(db, namespace.id, parent_id, written, now)
             if last_id is None or not move_head(db, namespace.owner, session_id, last_id, now):
                 raise RefusedError("The chat was removed meanwhile.")
+
+    def _give_way(self) -> None:
+        """What people write goes before caches. A save that is running makes room by itself, or fails and does not."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._room.give_way()
+            finally:
+                self._lock.release()
 
     def _take_back(self, written: Iterable[SegmentNames]) -> None:
         for names in written:
