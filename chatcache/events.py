@@ -10,6 +10,8 @@ from storage.records import Message
 
 
 class Phase(StrEnum):
+    """What a turn is doing, in this order; not every turn restores."""
+
     QUEUED = "queued"
     RESTORING = "restoring"
     PREFILL = "prefill"

@@ -14,6 +14,8 @@ from chatcache.errors import InvalidInputError
 
 
 class FinishReason(StrEnum):
+    """Why a reply ended. "interrupted": the process ended, or the service was closed, while it was written."""
+
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
@@ -172,6 +174,14 @@ class Sampling:
             with contextlib.suppress(InvalidInputError):
                 sampling = dataclasses.replace(sampling, **{field.name: value})
         return sampling
+
+
+def checked_sampling(sampling: Sampling | None) -> Sampling:
+    """What was given; nothing is set where nothing was. Raises InvalidInputError for what is no Sampling."""
+    given: object = sampling
+    if given is not None and not isinstance(given, Sampling):
+        raise InvalidInputError(f"sampling must be a Sampling, not {type(given).__name__}.")
+    return sampling or Sampling()
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:

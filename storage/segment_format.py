@@ -31,6 +31,8 @@ ITEM_BYTES = {
 
 
 class FileKind(StrEnum):
+    """What a file of a segment holds."""
+
     KV = "kv"
     """Keys and values of the segment's tokens; usable in part."""
     STATE = "state"

@@ -76,7 +76,9 @@ def _read_header(gguf_file: Path) -> GgufHeader:
         header = GgufHeader.from_file(str(gguf_file))
         end = max((header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
     except OSError as error:
-        raise ModelLoadError(f"{gguf_file} cannot be read: {error.strerror or error}.") from error
+        raise ModelLoadError(
+            f"{gguf_file} cannot be read: {error.strerror or error}. Make it readable, or choose another model."
+        ) from error
     except Exception as error:  # the reader meets damaged files with whatever its parsing runs into
         raise ModelLoadError(
             f"{gguf_file} is not a GGUF file that can be read: {first_sentence(error)} Download it again."

@@ -78,5 +78,7 @@ def _digest(folder: Path, weights: tuple[Path, ...], digests: FileDigests) -> st
     try:
         parts = [f"{path.name} {digests.sha256(path)}" for path in (folder / "config.json", *weights)]
     except OSError as error:
-        raise ModelLoadError(f"The model's files cannot be read: {error}.") from error
+        raise ModelLoadError(
+            f"The model's files cannot be read: {error}. Make them readable, or download the model again."
+        ) from error
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -22,7 +22,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     Raises ModelLoadError, naming what is missing.
     """
     if not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{folder} has no config.json, so it is no model that transformers can load.")
+        raise ModelLoadError(f"{folder} has no config.json. Name the folder that holds a model's config.json.")
     entry = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if entry is None:
         raise ModelLoadError(f"{folder} holds no weights (model.safetensors). Copy or download the model again.")
