@@ -372,8 +372,11 @@ class ChatService:
             is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
 
-    def drop_cache(self, session_id: str) -> None:
-        """Free the session's cache in memory and on disk; its text stays. Waits for a running turn."""
+    def drop_cache(self, session_id: str) -> int:
+        """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.
+
+        Returns how many bytes of the disk became free: what other chats share stays.
+        """
         self.get_session(session_id)
         runtime = self._runtime
         with runtime.session_lock(session_id), translated_store_errors():
@@ -381,7 +384,15 @@ class ChatService:
             if turn is not None:
                 turn.result()
             runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
-            runtime.persistence.release(self._owner, session_id)
+            return runtime.persistence.release(self._owner, session_id)
+
+    def drop_all_caches(self) -> int:
+        """`drop_cache` for all chats of this owner."""
+        runtime = self._runtime
+        live = runtime.scheduler.call(runtime.pool.report)
+        num_bytes = sum(self.drop_cache(cache.session_id) for cache in live if cache.owner == self._owner)
+        with translated_store_errors():
+            return num_bytes + runtime.persistence.release(self._owner)
 
     # ---------------------------------------------------------------- private
 

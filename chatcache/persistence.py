@@ -213,14 +213,19 @@ class Persistence:
             self._note(_Key(owner, session_id), save=_not_saved(error))
             return 0
 
-    def release(self, owner: str, session_id: str) -> None:
-        """Free what is stored for the session and nobody else holds, and withdraw what is on its way."""
-        key = _Key(owner, session_id)
+    def release(self, owner: str, session_id: str | None = None) -> int:
+        """Free what is stored for the session, or all of the owner's, and nobody else holds, and withdraw what is on
+        its way. Returns the bytes freed."""
+
+        def is_meant(key: _Key) -> bool:
+            return key.owner == owner and session_id in (None, key.session_id)
+
         with self._lock:
-            for item in [item for item in self._pending if item.key == key]:
+            for item in [item for item in self._pending if is_meant(item.key)]:
                 self._settle(item)
-            self._problems.pop(key, None)
-        self._writer.submit(self._store.release, owner, session_id).result()
+            for key in list(filter(is_meant, self._problems)):
+                del self._problems[key]
+        return self._writer.submit(self._store.release, owner, session_id).result()
 
     def flush(self) -> None:
         """Wait until everything handed to `save` so far is written."""

@@ -126,26 +126,32 @@ def test_deleting_a_chat_frees_what_nobody_else_holds(tiny_llama: LoadedModel, t
         assert segment_files(service) == []
 
 
-def test_a_full_disk_costs_the_saving_and_nothing_else(
-    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_all_caches_of_one_owner_are_dropped_at_once_and_every_word_stays(
+    tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
-    def no_space(*_args: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with open_service(tiny_llama, tmp_path) as service:
-        session = service.create_session()
-        with monkeypatch.context() as patch:
-            patch.setattr(SegmentFolder, "write", no_space)
-            reply = send(service, session.id, "One")
-            runtime_of(service).persistence.flush()
-            assert reply.stats.finish_reason is not FinishReason.ERROR
-            assert "No space left" in (service.cache_report(session.id).problem or "")
-        send(service, session.id, "Two")
-        runtime_of(service).persistence.flush()
-        assert service.cache_report(session.id).problem is None
-        num_held = service.cache_report(session.id).num_tokens
-    with open_service(tiny_llama, tmp_path) as service:
-        assert service.prefetch(session.id) == num_held
+        theirs = service.for_owner("somebody else")
+        their_chat = theirs.create_session()
+        send(theirs, their_chat.id, "Mine")
+        chats = [service.create_session(system_prompt="Shared. " * 20) for _ in range(3)]
+        for chat in chats:
+            send(service, chat.id, "Hello")
+        segment_files(service)
+        in_memory_only = service.create_session()
+        send(service, in_memory_only.id, "Hello")
+        before = service.storage_report().cache.used_bytes
+        freed = service.drop_all_caches()
+        report = service.storage_report().cache
+        assert freed == before - report.used_bytes > 0
+        assert report.session_bytes == {}
+        assert theirs.storage_report().cache.session_bytes.keys() == {their_chat.id}
+        assert [service.cache_report(chat.id).num_tokens for chat in chats] == [0, 0, 0]
+        assert theirs.cache_report(their_chat.id).num_tokens > 0
+        assert [len(service.messages(chat.id)) for chat in chats] == [2, 2, 2]
+        again = send(service, chats[0].id, "Go on")
+        assert again.stats.num_cached_tokens == 0
+        segment_files(service)
+        assert service.storage_report().cache.session_bytes.keys() == {chats[0].id}
 
 
 def test_what_a_turn_writes_is_what_is_new(tiny_llama: LoadedModel, tmp_path: Path) -> None:
