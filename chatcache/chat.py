@@ -439,13 +439,15 @@ class ChatService:
             return self._store.get_message(self._owner, message_id)
 
     def _checked_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        unknown = settings.keys() - {"thinking", "context_full"}
+        unknown = settings.keys() - {"thinking", "context_full", "prompt_lookup"}
         if unknown:
             raise UnsupportedOptionError(f"This version has no chat setting named {', '.join(sorted(unknown))}.")
         if "thinking" in settings and not self._runtime.prompts.supports_thinking_switch:
             raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
         if settings.get("context_full", CONTEXT_FULL_CHOICES[0]) not in CONTEXT_FULL_CHOICES:
             raise InvalidInputError(f"context_full must be one of {', '.join(CONTEXT_FULL_CHOICES)}.")
+        if not isinstance(settings.get("prompt_lookup", False), bool):
+            raise InvalidInputError("prompt_lookup must be true or false.")
         return dict(settings)
 
     @contextlib.contextmanager

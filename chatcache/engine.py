@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import torch
 
 from chatcache.cache.session_cache import SessionCache
+from chatcache.candidates import PromptLookup
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.library_calls import first_sentence
 from chatcache.loader import LoadedModel
@@ -37,6 +38,8 @@ from chatcache.stats import FinishReason, MissReason, Sampling, TurnStats
 
 logger = logging.getLogger(__name__)
 
+CANNOT_GUESS = "Prompt lookup is off: a wrong guess could not be taken back from this chat's cache."
+
 SAVE_EVERY_TOKENS = 256
 """A long reply is saved while it grows, so that a crash costs at most so much computing."""
 
@@ -48,8 +51,9 @@ class TurnRequest:
     `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
     prompt's. `num_known_tokens`: so many leading ids were fed by earlier turns of this chat, as far as its messages
     tell; only these can be missed. The prompt begins at the message at position `context_start`; `num_left_out`
-    messages before it were still in the prompt of the turn before. `submitted_s` (of `time.perf_counter`) is when the
-    person asked: the time to the first token counts from there.
+    messages before it were still in the prompt of the turn before. `prompt_lookup`: tokens are guessed from what was
+    said before and checked several at a time; the reply is the same. `submitted_s` (of `time.perf_counter`) is when
+    the person asked: the time to the first token counts from there.
     """
 
     owner: str
@@ -62,6 +66,7 @@ class TurnRequest:
     num_known_tokens: int = 0
     context_start: int = 0
     num_left_out: int = 0
+    prompt_lookup: bool = False
     submitted_s: float = field(default_factory=time.perf_counter)
 
 
@@ -98,7 +103,8 @@ class TurnRun:
         self._sampler = Sampler(request.sampling)
         self._chunks = ChunkSchedule.of(loaded.model)
         self._relief = Relief(pool, request.owner, request.session_id, loaded.model.device, emit)
-        self._forward_options = {"logits_to_keep": 1} if _can_keep_logits(loaded.model) else {}
+        self._keeps_logits = _can_keep_logits(loaded.model)
+        self._lookup = PromptLookup() if request.prompt_lookup else None
         self._stream = prompts.reply_stream(
             stop=request.sampling.stop or (),
             prior_ids=request.prior_reply_ids,
@@ -111,6 +117,8 @@ class TurnRun:
         """Ids `[0, num_fed)` were reused or went into a forward at least once, even into one that failed."""
         self._num_recomputed_tokens = 0
         self._num_sampled_tokens = 0
+        self._num_runs = 0
+        """Forwards that gave tokens: one of its own each, the others had been guessed."""
         self._has_failed = False
         self._told: list[str] = []
         self._began_s = self._first_token_s = self._last_token_s = 0.0
@@ -127,10 +135,11 @@ class TurnRun:
         start, stop = self._next_piece(acquired.cache)
         if not self._pool.reserve(self._request.owner, self._request.session_id, stop):
             return self._relieve(acquired.cache, stop, was_allocating=False)
+        guess = self._guess(acquired.cache)
         logits = None
         try:
-            logits = self._forward(acquired.cache, start, stop)
-            token_id = self._sampler.choose(self._ids, logits) if stop == len(self._ids) else None
+            logits = self._forward(acquired.cache, start, stop, guess)
+            chosen = self._sampler.choose_run(self._ids, guess, logits) if stop == len(self._ids) else []
         except NonFiniteLogitsError:
             return self._end_untrusted()
         except Exception as error:
@@ -142,7 +151,9 @@ class TurnRun:
             self._relief.forget_failures()
             if self._num_sampled_tokens == 0:
                 self._report_prefill(acquired)
-            return token_id is not None and self._take(token_id)
+            if chosen:
+                self._end_run(acquired.cache, guess, len(chosen) - 1)
+            return any(self._take(token_id) for token_id in chosen)
         # Outside the `except` block: until it is left, the failed frames hold their tensors.
         self._repair(acquired.cache)
         return self._relieve(acquired.cache, stop, was_allocating=True) if is_memory else self._go_on_after(failure)
@@ -205,6 +216,10 @@ class TurnRun:
         reason, index = self._miss(acquired)
         if reason in _MISS_SENTENCES and index is not None:
             self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_left)))
+        if self._lookup is not None and not acquired.cache.can_take_candidates:
+            self._lookup = None
+            self._told.append(CANNOT_GUESS)
+            self._emit(CacheEvent("prompt-lookup-off", self._num_fed, CANNOT_GUESS))
         self._report_prefill(acquired)
 
     def _tell_left_out(self, num_messages: int) -> None:
@@ -227,21 +242,42 @@ class TurnRun:
         num_tokens = min(self._chunks.num_tokens(start), self._relief.max_chunk_tokens or num_wanted)
         return start, min(start + num_tokens, num_wanted - 1)
 
-    def _forward(self, cache: SessionCache, start: int, stop: int) -> torch.Tensor:
-        """Feed ids `[start, stop)`; the logits of the last one, shape (vocabulary,)."""
+    def _guess(self, cache: SessionCache) -> tuple[int, ...]:
+        """Tokens that may follow, to go into the same forward; none before the reply's first, which always comes from a
+        forward of one token."""
+        if self._lookup is None or self._num_sampled_tokens == 0 or cache.num_tokens != len(self._ids) - 1:
+            return ()
+        num_left = self._max_context_tokens - len(self._ids)
+        if self._request.sampling.max_new_tokens is not None:
+            num_left = min(num_left, self._request.sampling.max_new_tokens - self._num_sampled_tokens)
+        guess = self._lookup.guess(self._ids, min(cache.max_candidate_tokens, num_left - 1))
+        has_room = self._pool.reserve(self._request.owner, self._request.session_id, len(self._ids) + len(guess))
+        return guess if has_room else ()
+
+    def _end_run(self, cache: SessionCache, guess: tuple[int, ...], num_right: int) -> None:
+        """A forward has given tokens to choose; what was guessed wrong leaves the cache again."""
+        self._num_runs += 1
+        if self._lookup is not None and guess:
+            cache.crop_to(len(self._ids) + num_right)
+            self._num_fed = cache.num_tokens
+            self._lookup.note(len(guess), num_right)
+
+    def _forward(self, cache: SessionCache, start: int, stop: int, guess: tuple[int, ...]) -> torch.Tensor:
+        """Feed ids `[start, stop)` and what is guessed to follow; the logits of the last id and of each guessed one,
+        shape (1 + guessed, vocabulary)."""
         cache.check()
         if cache.cache is not None:
             self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
         self._num_fed = max(self._num_fed, stop)
-        ids = self._ids[start:stop]
+        ids = [*self._ids[start:stop], *guess]
         output = self._model(
             input_ids=torch.tensor([ids], device=self._model.device),
             cache=cache.cache,
             use_cache=cache.cache is not None,
-            **self._forward_options,
+            **({"logits_to_keep": 1 + len(guess)} if self._keeps_logits else {}),
         )
         cache.advance(ids)
-        logits: torch.Tensor = output.logits[0, -1]
+        logits: torch.Tensor = output.logits[0, -1 - len(guess) :]
         return logits
 
     def _repair(self, cache: SessionCache) -> None:
@@ -321,7 +357,8 @@ class TurnRun:
         if acquired is not None:
             # What was sampled but is not part of the reply (a stop string, half a character) leaves the cache too.
             kept_ids = (*request.prompt_ids, *reply.token_ids)
-            num_kept = common_length(acquired.cache.token_ids, kept_ids)
+            # The last one sampled was never fed, except as a guess: it is fed first when the chat goes on.
+            num_kept = min(common_length(acquired.cache.token_ids, kept_ids), len(self._ids) - 1)
             if acquired.cache.is_croppable:
                 acquired.cache.crop_to(num_kept)
             self._pool.release(request.owner, request.session_id, self._cuts())
@@ -350,6 +387,8 @@ class TurnRun:
             num_computed_tokens=num_read - num_cached,
             num_recomputed_tokens=self._num_recomputed_tokens,
             num_completion_tokens=self._num_sampled_tokens,
+            num_drafted_tokens=self._lookup.num_drafted if self._lookup else 0,
+            num_accepted_tokens=self._num_sampled_tokens - self._num_runs,
             restore_s=acquired.restore_s,
             ttft_s=self._first_token_s - self._request.submitted_s if has_token else None,
             prefill_s=self._first_token_s - self._began_s if has_token else None,

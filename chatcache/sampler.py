@@ -90,6 +90,21 @@ class Sampler:
         generator = torch.Generator().manual_seed(token_seed(self.seed, len(token_ids)))
         return int(torch.multinomial(scores.softmax(dim=-1), 1, generator=generator))
 
+    def choose_run(self, token_ids: Sequence[int], candidates: Sequence[int], logits: torch.Tensor) -> list[int]:
+        """The tokens that `choose` gives one after another, as far as `candidates` foresaw them, and the one behind.
+
+        `logits`: those of the last token, then of each candidate, shape (1 + candidates, vocabulary).
+        Raises NonFiniteLogitsError.
+        """
+        ids, chosen = list(token_ids), []
+        for index in range(1 + len(candidates)):
+            token_id = self.choose(ids, logits[index])
+            ids.append(token_id)
+            chosen.append(token_id)
+            if index == len(candidates) or token_id != candidates[index]:
+                break
+        return chosen
+
 
 def _required(name: str, value: T | None) -> T:
     if value is None:

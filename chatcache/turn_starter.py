@@ -82,6 +82,7 @@ class TurnStarter:
             starts_in_reasoning=prompt.starts_in_reasoning,
             context_start=context_start,
             num_left_out=context_start - inherited,
+            prompt_lookup=session.settings.get("prompt_lookup", False),
             num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
         )
         return self._runner.start(begun, request)

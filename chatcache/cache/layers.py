@@ -55,6 +55,12 @@ class TokenLayer(CacheLayerMixin):
         return self._num_tokens
 
     @property
+    def max_undisturbed_tokens(self) -> int | None:
+        """How many tokens one update may append so that each sees what it would see if they came one by one; None:
+        any number."""
+        return None
+
+    @property
     @abstractmethod
     def form(self) -> str:
         """What tokens are held as. Rows fit between layers of one form."""

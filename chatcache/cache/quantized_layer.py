@@ -50,6 +50,10 @@ class QuantizedLayer(TokenLayer):
         return self._num_settled
 
     @property
+    def max_undisturbed_tokens(self) -> int | None:
+        return MAX_TAIL_TOKENS - self._num_tail + self._num_due
+
+    @property
     def num_bytes(self) -> int:
         return super().num_bytes + sum(tensor.untyped_storage().nbytes() for tensor in self._tail.values())
 
@@ -61,8 +65,8 @@ class QuantizedLayer(TokenLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         # Now, not after the last step: by now it is known which tokens of that step were accepted.
-        if self._num_tail >= MAX_TAIL_TOKENS:
-            self._settle((self._num_tail - KEPT_TAIL_TOKENS) // 64 * 64)
+        if self._num_due:
+            self._settle(self._num_due)
         return super().update(key_states, value_states)
 
     def append(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -115,6 +119,11 @@ class QuantizedLayer(TokenLayer):
     @property
     def _num_tail(self) -> int:
         return self._num_tokens - self._num_settled
+
+    @property
+    def _num_due(self) -> int:
+        """How many of the oldest tokens of the tail the next update settles first."""
+        return (self._num_tail - KEPT_TAIL_TOKENS) // 64 * 64 if self._num_tail >= MAX_TAIL_TOKENS else 0
 
     def _settle(self, num_oldest: int) -> None:
         """Quantize the oldest tokens of the tail."""

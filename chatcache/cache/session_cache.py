@@ -106,6 +106,19 @@ class SessionCache:
         return all(isinstance(layer, TokenLayer) and not is_recurrent(layer) for layer in self._storing_layers())
 
     @property
+    def can_take_candidates(self) -> bool:
+        """Whether guessed tokens can be fed and cropped again."""
+        return self.cache is not None and self.is_croppable
+
+    @property
+    def max_candidate_tokens(self) -> int:
+        """How many candidates may now go into one forward behind the next token and be cropped without a trace."""
+        if not self.can_take_candidates:
+            return 0
+        limits = [layer.max_undisturbed_tokens for layer in self._token_layers()]
+        return min([MAX_CANDIDATE_TOKENS, *(limit for limit in limits if limit is not None)]) - 1
+
+    @property
     def kept_positions(self) -> tuple[int, ...]:
         """Where a cache with recurrent state can be rolled back to, beside its beginning and its end."""
         return self._kept.positions
