@@ -217,6 +217,13 @@ def test_every_kind_the_design_names_is_known() -> None:
         (("indexed_attention",), "cpu", "dynamic", None),
         (("full_attention",), "cpu", "offloaded", "on a CPU"),
         (("full_attention",), "cpu", "none", None),
+        (("full_attention",), "cuda", "offloaded", None),
+        (("full_attention",), "mps", "offloaded", "memory of its own"),
+        (("full_attention",), "cuda", "offloaded-non-sliding", "choose offloaded"),
+        (("full_attention", "sliding_attention"), "cuda", "offloaded", "choose offloaded-non-sliding"),
+        (("full_attention", "sliding_attention"), "cuda", "offloaded-non-sliding", None),
+        (("full_attention", "linear_attention"), "cuda", "offloaded", "linear_attention"),
+        (("sliding_attention",), "cuda", "offloaded-non-sliding", "sliding_attention"),
     ],
 )
 def test_the_table_of_kinds_says_what_fits_and_why_not(

@@ -18,6 +18,7 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
 from chatcache.cache.hybrid_layer import HybridAppendLayer, HybridQuantizedLayer
 from chatcache.cache.layers import AppendLayer
+from chatcache.cache.offloaded_layer import OffloadedLayer, chain
 from chatcache.cache.quantized_layer import QuantizedLayer
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.workspace import Workspace
@@ -28,7 +29,8 @@ _CODECS: dict[str, type[Codec]] = {
     "quantized-int4": Int4Codec,
     "quantized-fp8": Fp8Codec,
 }
-KINDS = ("dynamic", "offloaded", *_CODECS, "static", "none")
+_OFFLOADED_KINDS = ("offloaded", "offloaded-non-sliding")
+KINDS = ("dynamic", *_OFFLOADED_KINDS, *_CODECS, "static", "none")
 
 _TOKEN_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _HYBRID_LAYER_TYPES = frozenset({"hybrid", "hybrid_sliding"})
@@ -97,10 +99,8 @@ def convert_session_cache(cache: SessionCache, model: PreTrainedModel, kind: str
 
 def _refusal(kind: str, facts: ModelFacts) -> str | None:
     """Why a model cannot have this kind, as a clause; None if it can."""
-    if kind == "offloaded":
-        if facts.device_type == "cpu":
-            return "offloading moves the cache to the computer's memory, and on a CPU it is there already"
-        return "offloading is not available in this version"
+    if kind in _OFFLOADED_KINDS:
+        return _refusal_to_offload(kind, facts)
     if kind == "static":
         return "preallocated caches are not available in this version"
     if kind in _CODECS:
@@ -108,6 +108,21 @@ def _refusal(kind: str, facts: ModelFacts) -> str | None:
             return "the model has no attention layers, so there are no keys and values to quantize"
         if unknown := sorted(set(facts.layer_types) - _KNOWN_LAYER_TYPES):
             return f"nothing is known about the model's layers of type {', '.join(unknown)}"
+    return None
+
+
+def _refusal_to_offload(kind: str, facts: ModelFacts) -> str | None:
+    if facts.device_type == "cpu":
+        return "offloading moves the cache to the computer's memory, and on a CPU it is there already"
+    if facts.device_type != "cuda":
+        return f"offloading needs an accelerator with memory of its own (cuda), which {facts.device_type} is not"
+    others = sorted(set(facts.layer_types) - {"full_attention"})
+    if not others:
+        return None if kind == "offloaded" else "every layer has full attention; choose offloaded"
+    if others != ["sliding_attention"] or "full_attention" not in facts.layer_types:
+        return f"offloading needs layers with full attention; the model's others are {', '.join(others)}"
+    if kind == "offloaded":
+        return "the model has sliding layers, which would travel as a whole; choose offloaded-non-sliding"
     return None
 
 
@@ -121,7 +136,11 @@ def _make_layers(model: PreTrainedModel, kind: str) -> list[Any]:
     makers: dict[str, Callable[..., Any]] = dict(DYNAMIC_LAYER_TYPE_MAPPING)
     token_layer, hybrid_layer = _layer_makers(model, kind, shares_states=_NO_LAYER in types)
     makers |= dict.fromkeys(_TOKEN_LAYER_TYPES, token_layer) | dict.fromkeys(_HYBRID_LAYER_TYPES, hybrid_layer)
-    return [makers[layer_type](**kwargs) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
+    if kind in _OFFLOADED_KINDS:
+        makers["full_attention"] = partial(OffloadedLayer, model.device)
+    layers = [makers[layer_type](**kwargs) for layer_type, kwargs in zip(types, all_kwargs, strict=True)]
+    chain(layers)
+    return layers
 
 
 def _layer_makers(

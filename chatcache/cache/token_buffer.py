@@ -24,7 +24,11 @@ class TokenBuffer:
     The buffer does not know how many of its rows are in use; its owner does, because several buffers advance together.
     """
 
-    def __init__(self, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, is_pinned: bool = False
+    ) -> None:
+        """`is_pinned`: memory of the computer from which an accelerator can copy by itself."""
+        self._is_pinned = is_pinned
         self._data = torch.empty((0, *row_shape), dtype=dtype, device=device)
 
     @property
@@ -53,7 +57,7 @@ class TokenBuffer:
     def reserve(self, num_kept: int, num_tokens: int) -> None:
         """Make room for `num_tokens` rows, so that writing up to there moves nothing; the first `num_kept` are kept."""
         if num_tokens > self._data.shape[0]:
-            grown = self._data.new_empty((capacity_for(num_tokens), *self._data.shape[1:]))
+            grown = self._room_for(capacity_for(num_tokens))
             num_kept = min(num_kept, self._data.shape[0])
             grown[:num_kept] = self._data[:num_kept]
             self._data = grown
@@ -62,11 +66,14 @@ class TokenBuffer:
         """Give back the blocks that `num_tokens` rows do not need. For a moment both copies exist."""
         capacity = capacity_for(num_tokens)
         if capacity < self._data.shape[0]:
-            self._data = self._data[:capacity].clone()
+            self._data = self._room_for(capacity).copy_(self._data[:capacity])
 
     def release(self) -> None:
         """Give the memory back; no row is left."""
         self._data = self._data.new_empty((0, *self._data.shape[1:]))
+
+    def _room_for(self, capacity: int) -> Tensor:
+        return self._data.new_empty((capacity, *self._data.shape[1:]), pin_memory=self._is_pinned)
 
     def select_batch(self, indices: Tensor) -> None:
         """Reorder, repeat or drop the sequences of a batch; the batch is the first dimension of a row."""
