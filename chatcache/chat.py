@@ -19,8 +19,8 @@ from chatcache.events import Reply
 from chatcache.imported_chat import admit
 from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
 from chatcache.runtime import Progress, Runtime, translated_store_errors
-from chatcache.stats import Sampling, TurnStats
-from chatcache.text_input import clean_message, clean_text, clean_title, title_from
+from chatcache.stats import Sampling, TurnStats, checked_sampling
+from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, title_from
 from chatcache.turn import Turn
 from chatcache.turn_starter import template_vars_of
 from storage.errors import RowNotFoundError, StoreError
@@ -151,7 +151,7 @@ class ChatService:
 
         Raises InvalidInputError when `turns` is below 1 or more than there are.
         """
-        if turns < 1:
+        if _whole("turns", turns) < 1:
             raise InvalidInputError("Roll back by at least one turn.")
         with self._exclusive(session_id) as session:
             self._runtime.runner.stop_and_wait(session.id)
@@ -190,8 +190,8 @@ class ChatService:
                 self._owner,
                 title=clean_title(title or ""),
                 system_prompt=_clean_system_prompt(system_prompt),
-                sampling=(sampling or Sampling()).to_json(),
-                settings=self._checked_settings(settings or {}),
+                sampling=checked_sampling(sampling).to_json(),
+                settings=self._checked_settings(settings),
                 template_vars=self._runtime.prompts.frozen_template_vars(datetime.now(UTC)),
             )
 
@@ -204,8 +204,9 @@ class ChatService:
         self, query: str | None = None, deleted: bool = False, limit: int = 50, offset: int = 0
     ) -> tuple[ChatSession, ...]:
         """Chats, pinned ones first, then by last change; `query` looks in titles and messages."""
+        page = {"limit": _whole("limit", limit), "offset": _whole("offset", offset)}
         with translated_store_errors():
-            return tuple(self._store.sessions(self._owner, query=query, deleted=deleted, limit=limit, offset=offset))
+            return tuple(self._store.sessions(self._owner, query=clean_query(query), deleted=deleted, **page))
 
     def update_session(self, session_id: str, **changes: Any) -> ChatSession:
         """Change title, pinned, system_prompt, sampling or settings; what is not named stays.
@@ -217,12 +218,14 @@ class ChatService:
             raise InvalidInputError(f"A chat has no {', '.join(sorted(unknown))} to change.")
         if "title" in changes:
             changes["title"] = clean_title(changes["title"] or "")
+        if not isinstance(changes.get("pinned", False), bool):
+            raise InvalidInputError("pinned must be true or false.")
         if "system_prompt" in changes:
             changes["system_prompt"] = _clean_system_prompt(changes["system_prompt"])
         if "sampling" in changes:
-            changes["sampling"] = (changes["sampling"] or Sampling()).to_json()
+            changes["sampling"] = checked_sampling(changes["sampling"]).to_json()
         if "settings" in changes:
-            changes["settings"] = self._checked_settings(changes["settings"] or {})
+            changes["settings"] = self._checked_settings(changes["settings"])
         with self._exclusive(session_id):
             return self._changed(self._store.update_session(self._owner, session_id, **changes))
 
@@ -261,8 +264,8 @@ class ChatService:
         Raises InvalidInputError for other formats.
         """
         writers = {"json": export_json, "markdown": export_markdown}
-        if format not in writers:
-            raise InvalidInputError(f"A chat is exported as json or markdown, not {format!r}.")
+        if format not in list(writers):
+            raise InvalidInputError(f"A chat is exported as json or markdown, not {format!r:.60}.")
         with translated_store_errors():
             return writers[format](self._store, self._owner, session_id)
 
@@ -271,6 +274,8 @@ class ChatService:
 
         Raises InvalidInputError, and stores nothing, when the file is not such a chat.
         """
+        if not isinstance(data, str | bytes):
+            raise InvalidInputError(f"A chat is imported from text or bytes, not {type(data).__name__}.")
         with translated_store_errors():
             chat = admit(read_json(data, self._owner, clean=clean_text), ids_say=self._starter.ids_say)
             session_id = chat.tree.session.id
@@ -312,7 +317,7 @@ class ChatService:
     def wait_for_change(self, session_id: str, since: int, timeout_s: float | None = None) -> int:
         """Wait until the session's version is above `since` or the time is over; returns the version reached."""
         version = self.get_session(session_id).version
-        if version > since:
+        if version > _whole("since", since):
             return version
         return self._runtime.changes.wait(session_id, since=since, timeout_s=timeout_s)
 
@@ -438,13 +443,16 @@ class ChatService:
         with translated_store_errors():
             return self._store.get_message(self._owner, message_id)
 
-    def _checked_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked_settings(self, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+        settings = {} if settings is None else settings
+        if not isinstance(settings, Mapping):
+            raise InvalidInputError(f"settings must be a mapping, not {type(settings).__name__}.")
         unknown = settings.keys() - {"thinking", "context_full", "prompt_lookup"}
         if unknown:
             raise UnsupportedOptionError(f"This version has no chat setting named {', '.join(sorted(unknown))}.")
         if "thinking" in settings and not self._runtime.prompts.supports_thinking_switch:
             raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
-        if settings.get("context_full", CONTEXT_FULL_CHOICES[0]) not in CONTEXT_FULL_CHOICES:
+        if settings.get("context_full", CONTEXT_FULL_CHOICES[0]) not in tuple(CONTEXT_FULL_CHOICES):
             raise InvalidInputError(f"context_full must be one of {', '.join(CONTEXT_FULL_CHOICES)}.")
         if not isinstance(settings.get("prompt_lookup", False), bool):
             raise InvalidInputError("prompt_lookup must be true or false.")
@@ -453,8 +461,8 @@ class ChatService:
     @contextlib.contextmanager
     def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
         """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
+        self.get_session(session_id)  # before its lock is taken: others' sessions are not to be held up
         with self._runtime.session_lock(session_id), translated_store_errors():
-            self._store.get_session(self._owner, session_id)
             self._runtime.runner.save_pending(session_id)
             session = self._store.get_session(self._owner, session_id)
             if session.deleted_at is not None and not deleted:
@@ -464,6 +472,12 @@ class ChatService:
     def _changed(self, session: ChatSession) -> ChatSession:
         self._runtime.changes.publish(session.id, session.version)
         return session
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise InvalidInputError(f"{name} must be a whole number, not {value!r:.60}.")
+    return value
 
 
 def _clean_system_prompt(text: str | None) -> str | None:

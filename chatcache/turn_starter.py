@@ -12,12 +12,13 @@ from typing import Any, cast
 
 from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
 from chatcache.engine import TurnRequest
-from chatcache.errors import ContextFullError
+from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
 from chatcache.sampler import alternative_seed
-from chatcache.stats import Sampling, TurnStats
+from chatcache.stats import Sampling, TurnStats, checked_sampling
+from chatcache.text_input import clean_text
 from chatcache.turn import Turn
 from chatcache.turn_runner import TurnRunner
 from storage.chat_store import ChatStore
@@ -96,12 +97,12 @@ class TurnStarter:
         prompt = self._prompt(session, [self._prompt_message(m) for m in messages[start:]])
         return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
 
-    def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
     def ids_say(self, reply: Message) -> bool:
         """Whether a reply's ids belong to the loaded model and read exactly as its text."""
         ids = self._stored_ids(reply)
         return ids is not None and self._prompts.ids_say(ids, reply.text, reply.reasoning)
 
+    def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
         """The position of the first message of `branch` that a prompt for its end holds, as it is inherited: from the
         turn that wrote `reply` before, else from the last turn above."""
         replies = [message.id for message in branch if message.role is Role.ASSISTANT]
@@ -118,6 +119,8 @@ class TurnStarter:
         """The turn that the same request started before: a double click, or a page that asks again."""
         if request_id is None:
             return None
+        if clean_text(request_id) != request_id:
+            raise InvalidInputError("A request's id must be text without control characters.")
         active = self._runner.active(session.id)
         if active is not None and active.request_id == request_id:
             return active
@@ -159,7 +162,7 @@ class TurnStarter:
         self, session: ChatSession, sampling: Sampling | None, alternative_of: Message | None, continued: Message | None
     ) -> Sampling:
         """What was asked for, else the session's, else the model's; every field set."""
-        wanted = (sampling or Sampling()).merged(Sampling.from_json(session.sampling))
+        wanted = checked_sampling(sampling).merged(Sampling.from_json(session.sampling))
         if sampling is None or sampling.seed is None:
             wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
         return wanted.merged(self._loaded.default_sampling)

@@ -27,23 +27,28 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
+def is_id(value: object) -> bool:
+    """Whether this may be an id at all: ids reach a service from addresses and scripts, so it may be anything."""
+    return isinstance(value, str) and value.isascii() and len(value) <= 36
+
+
 def as_ids(token_ids: Sequence[int] | None) -> tuple[int, ...] | None:
     return None if token_ids is None else tuple(token_ids)
 
 
 def find_session(db: DbSession, owner: str, session_id: str) -> SessionRow:
     """The owner's session. Raises RowNotFoundError."""
-    row = db.get(SessionRow, session_id)
+    row = db.get(SessionRow, session_id) if is_id(session_id) else None
     if row is None or row.owner != owner:
-        raise RowNotFoundError(f"There is no session {session_id}.")
+        raise RowNotFoundError(f"There is no session {session_id!s:.60}.")
     return row
 
 
 def find_message(db: DbSession, owner: str, message_id: str, session_id: str | None = None) -> MessageRow:
     """The owner's message. Raises RowNotFoundError, and InvalidRecordError where it is not in `session_id`."""
-    row = db.scalar(select(MessageRow).where(MessageRow.id == message_id))
+    row = db.scalar(select(MessageRow).where(MessageRow.id == message_id)) if is_id(message_id) else None
     if row is None or row.owner != owner:
-        raise RowNotFoundError(f"There is no message {message_id}.")
+        raise RowNotFoundError(f"There is no message {message_id!s:.60}.")
     if session_id is not None and row.session_id != session_id:
         raise InvalidRecordError(f"Message {message_id} belongs to another session.")
     return row

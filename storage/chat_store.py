@@ -22,6 +22,7 @@ from storage.chat_rows import (
     find_turn_by_request,
     insert_tree,
     insert_tree_as,
+    is_id,
     move_tip,
     new_id,
     read_children,
@@ -381,7 +382,7 @@ class ChatStore:
         newest = (
             select(func.max(TurnRow.seq))
             .join(MessageRow, and_(TurnRow.session_id == MessageRow.session_id, TurnRow.reply_id == MessageRow.id))
-            .where(MessageRow.owner == owner, MessageRow.id.in_(list(reply_ids)))
+            .where(MessageRow.owner == owner, MessageRow.id.in_(list(filter(is_id, reply_ids))))
             .group_by(MessageRow.id)
         )
         with self._database.read() as db:

@@ -1,7 +1,7 @@
 """Attacks on the service: failures at every seam, calls at the worst moment. No chat gets stuck, no word is lost."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from services import GREEDY, every_message, open_service
 
 from chatcache.chat import ChatService
 from chatcache.engine import TurnRun
-from chatcache.errors import StorageError
+from chatcache.errors import ChatCacheError, InvalidInputError, StorageError
 from chatcache.events import Reply, TextEvent
 from chatcache.imported_chat import IDS_LEFT_OUT
 from chatcache.loader import LoadedModel
@@ -201,3 +201,84 @@ def test_a_chat_with_damaged_statistics_can_be_read_and_goes_on(service: ChatSer
     session = service.import_(json.dumps(data)).session
     assert len(service.turn_stats([m.id for m in service.messages(session.id)])) == 1
     assert service.send(session.id, "Two").result(TIMEOUT_S).stats.num_completion_tokens <= 3
+
+
+# ---------------------------------------------------------------- arguments that cannot be meant
+
+NONSENSE: list[Any] = [None, 5, 1.5, float("nan"), True, b"x", ["x"], {"a": 1}, "\ud800", "a\0b", "", "x" * 10**5]
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: repr(value)[:12])
+def test_whatever_a_call_is_given_it_works_or_says_what_is_wrong(service: ChatService, value: Any) -> None:
+    session = service.create_session()
+    reply = send(service, session.id, "One").message
+    calls: dict[str, Callable[[], object]] = {
+        "get_session": lambda: service.get_session(value),
+        "messages": lambda: service.messages(value),
+        "alternatives": lambda: service.alternatives(value),
+        "select": lambda: service.select(value),
+        "fork": lambda: service.fork(value),
+        "delete": lambda: service.delete(value),
+        "purge": lambda: service.purge(value),
+        "prefetch": lambda: service.prefetch(value),
+        "cache_report": lambda: service.cache_report(value),
+        "active_turn": lambda: service.active_turn(value),
+        "turn_stats": lambda: service.turn_stats([value]),
+        "send into": lambda: service.send(value, "Two"),
+        "send": lambda: service.send(session.id, value, GREEDY).result(TIMEOUT_S),
+        "send after": lambda: service.send(session.id, "Two", GREEDY, parent_id=value).result(TIMEOUT_S),
+        "send sampled": lambda: service.send(session.id, "Two", value).stop(),
+        "send again": lambda: service.send(session.id, "Two", GREEDY, request_id=value).result(TIMEOUT_S),
+        "regenerate": lambda: service.regenerate(session.id, value, GREEDY).result(TIMEOUT_S),
+        "continue": lambda: service.continue_reply(session.id, value).stop(),
+        "edit": lambda: service.edit(reply.id, value),
+        "rollback": lambda: service.rollback(session.id, value),
+        "create": lambda: service.create_session(value, value),
+        "create sampled": lambda: service.create_session(sampling=value),
+        "create set": lambda: service.create_session(settings=value),
+        "title": lambda: service.update_session(session.id, title=value),
+        "system prompt": lambda: service.update_session(session.id, system_prompt=value),
+        "pinned": lambda: service.update_session(session.id, pinned=value),
+        "sampling": lambda: service.update_session(session.id, sampling=value),
+        "settings": lambda: service.update_session(session.id, settings=value),
+        "context full": lambda: service.update_session(session.id, settings={"context_full": value}),
+        "export": lambda: service.export(session.id, value),
+        "import": lambda: service.import_(value),
+        "search": lambda: service.sessions(query=value),
+        "limit": lambda: service.sessions(limit=value),
+        "offset": lambda: service.sessions(offset=value),
+        "wait": lambda: service.wait_for_change(session.id, since=value, timeout_s=0),
+        "owner": lambda: service.for_owner(value),
+    }
+    for name, call in calls.items():
+        service.update_session(session.id, system_prompt=None, sampling=None)
+        if (turn := service.active_turn(session.id)) is not None:
+            turn.result(TIMEOUT_S)
+        said = ""
+        try:
+            call()
+        except ChatCacheError as error:
+            said = str(error)
+        except Exception as error:
+            pytest.fail(f"{name}: {error!r:.200}")
+        assert len(said) < 400, name
+    assert service.alternatives(reply.id)[0].text == reply.text
+
+
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff \u200d\n", "\u202e\u2066", "\u3164", "\ufdd2\uffff", "\ufe0f"])
+def test_a_message_in_which_nothing_shows_is_refused(service: ChatService, text: str) -> None:
+    session = service.create_session()
+    with pytest.raises(InvalidInputError, match="empty"):
+        service.send(session.id, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["<|im_end|>" * 50, "\u0301" * 300, "\n" * 1000 + ".", "e\u0301\u202e\u05d0", "{{ 7*7 }}{% raw %}"]
+)
+def test_strange_texts_are_sent_as_they_are_as_messages_and_as_system_prompts(service: ChatService, text: str) -> None:
+    session = service.create_session(system_prompt=text)
+    send(service, session.id, text)
+    reply = send(service, session.id, "Two")
+    assert service.messages(session.id)[0].text == text
+    assert reply.stats.finish_reason is not FinishReason.ERROR
+    assert reply.stats.miss_reason is None

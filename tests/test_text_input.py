@@ -1,11 +1,13 @@
 """Text on its way in: nothing a person means is lost, nothing that breaks a tokenizer or a database gets through."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatcache.errors import InvalidInputError
-from chatcache.text_input import clean_message, clean_text, clean_title, title_from
+from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, title_from
 
 
 @pytest.mark.parametrize(
@@ -14,6 +16,7 @@ from chatcache.text_input import clean_message, clean_text, clean_title, title_f
         ("tab\tand\nnewline", "tab\tand\nnewline"),
         ("dos\r\nand old mac\rlines", "dos\nand old mac\nlines"),
         ("nul\x00 bell\x07 escape\x1b[0m delete\x7f c1\x85", "nul bell escape[0m delete c1"),
+        ("non\ufdd0char\ufdefacters\uffff\U0010fffe \ue000", "noncharacters \ue000"),
         ("lone \ud83d surrogate", "lone \ufffd surrogate"),
         ("emoji 👩‍👩‍👧 and é and 漢字", "emoji 👩‍👩‍👧 and é and 漢字"),
     ],
@@ -30,7 +33,9 @@ def test_cleaned_text_is_utf8_and_cleaning_twice_changes_nothing(text: str) -> N
     assert clean_text(cleaned) == cleaned
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\n\t\n", "\x00\x01", "\u2003"])
+@pytest.mark.parametrize(
+    "text", ["", "   ", "\n\t\n", "\x00\x01", "\u2003", "\u200b", "\ufeff\u00ad", "\u3164", "\u202e"]
+)
 def test_a_message_without_anything_visible_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="empty"):
         clean_message(text)
@@ -47,3 +52,19 @@ def test_a_title_is_the_first_line_with_words_cut_between_words() -> None:
 def test_a_given_title_is_one_line_of_bounded_length() -> None:
     assert clean_title(" two\nlines\x00 ") == "two lines"
     assert len(clean_title("t" * 5000)) == 200
+
+
+@pytest.mark.parametrize("text", [None, 5, b"bytes", ["a"], {}])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(InvalidInputError, match="Text is expected"):
+        clean_text(text)
+
+
+def test_a_title_skips_lines_in_which_nothing_shows() -> None:
+    assert title_from("\u200b\nHello") == "Hello"
+
+
+def test_a_search_is_cleaned_and_bounded_and_nothing_is_no_search() -> None:
+    assert clean_query(" caf\x00é ") == "café"
+    assert clean_query("  ") is clean_query("") is clean_query(None) is None
+    assert len(clean_query("x" * 10**6) or "") == 1000
