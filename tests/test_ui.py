@@ -379,7 +379,12 @@ def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
 def test_two_sources_are_told_apart() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
     assert "400 ms" in render_cache_panel(MODEL, REPORT, stats, is_first=False)
-    assert "(400 from disk, 12 from a shared beginning)" in describe(stats, is_first=False)[0]
+    assert "(400 from disk, 12 from a shared beginning)" in describe(stats, is_first=False)[1]
+
+
+def test_a_resumed_chat_says_so_in_words() -> None:
+    stats = replace(TURN, reuse=(Reuse("disk", 412),), restore_s=0.09)
+    assert describe(stats, is_first=False) == ["Resumed 412 tokens from disk in 90 ms; computed 18."]
 
 
 @pytest.mark.parametrize("reason", list(MissReason))

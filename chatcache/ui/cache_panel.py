@@ -30,15 +30,21 @@ def describe(stats: TurnStats, *, is_first: bool) -> list[str]:
     """The turn's account in sentences: what was reused and from where, what was computed and why."""
     reused, total = stats.num_cached_tokens, stats.num_prompt_tokens
     sentences = []
-    if reused:
+    num_from_disk = sum(reuse.num_tokens for reuse in stats.reuse if reuse.source == "disk")
+    if num_from_disk and stats.restore_s is not None:
+        sentences.append(
+            f"Resumed {figures.count(num_from_disk, 'token')} from disk in {figures.seconds(stats.restore_s)}; "
+            f"computed {stats.num_computed_tokens:,}."
+        )
+    if num_from_disk < reused:
         share = figures.percent(reused, total)
         sentences.append(
             f"{share} % of what the model needed was already there: {reused:,} of {figures.count(total, 'token')} "
             f"reused{_sources(stats)}, {stats.num_computed_tokens:,} computed."
         )
-    elif is_first:
+    elif not reused and is_first:
         sentences.append(f"The first turn of a chat: all {figures.count(total, 'token')} were computed, once.")
-    else:
+    elif not reused:
         sentences.append(f"All {figures.count(total, 'token')} were computed.")
     if stats.miss_reason is not None and not (is_first and not reused):
         sentences.append(texts.miss(stats.miss_reason, stats.miss_index))
