@@ -62,4 +62,4 @@ def test_every_requirement_is_pinned_exactly() -> None:
         lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
         assert lines
         for line in lines:
-            assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9.]*", line), f"{path.name}: {line}"
+            assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9.]*(post[0-9]+)?", line), f"{path.name}: {line}"

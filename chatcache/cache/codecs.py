@@ -47,14 +47,14 @@ class Int8Codec(Codec):
     code_bits = 8
 
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
-        groups = _grouped(rows).float()
-        scales = _as_scales(groups.abs().amax(-1) / 127, rows.dtype)
-        codes = (groups / _divisor(scales)).round_().clamp_(-127, 127)
+        groups = grouped(rows).float()
+        scales = as_scales(groups.abs().amax(-1) / 127, rows.dtype)
+        codes = (groups / divisor(scales)).round_().clamp_(-127, 127)
         return {"codes": codes.to(torch.int8).flatten(-2), "scales": scales}
 
     def decode(self, parts: Mapping[str, Tensor], out: Tensor) -> None:
         out.copy_(parts["codes"])
-        _grouped(out).mul_(parts["scales"].unsqueeze(-1))
+        grouped(out).mul_(parts["scales"].unsqueeze(-1))
 
 
 class Int4Codec(Codec):
@@ -65,10 +65,10 @@ class Int4Codec(Codec):
     num_scales = 2
 
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
-        groups = _grouped(rows).float()
-        minima = _as_scales(groups.amin(-1), rows.dtype)
-        scales = _as_scales((groups.amax(-1) - minima) / 15, rows.dtype)
-        levels = ((groups - minima.unsqueeze(-1).float()) / _divisor(scales)).round_().clamp_(0, 15)
+        groups = grouped(rows).float()
+        minima = as_scales(groups.amin(-1), rows.dtype)
+        scales = as_scales((groups.amax(-1) - minima) / 15, rows.dtype)
+        levels = ((groups - minima.unsqueeze(-1).float()) / divisor(scales)).round_().clamp_(0, 15)
         low, high = levels.to(torch.uint8).flatten(-2).chunk(2, dim=-1)
         return {"codes": torch.bitwise_or(low, high << 4), "scales": scales, "minima": minima}
 
@@ -79,7 +79,7 @@ class Int4Codec(Codec):
         low, high = out.chunk(2, dim=-1)
         low.copy_(parts["codes"] & 15)
         high.copy_(parts["codes"] >> 4)
-        _grouped(out).mul_(parts["scales"].unsqueeze(-1)).add_(parts["minima"].unsqueeze(-1))
+        grouped(out).mul_(parts["scales"].unsqueeze(-1)).add_(parts["minima"].unsqueeze(-1))
 
 
 class Fp8Codec(Codec):
@@ -91,14 +91,14 @@ class Fp8Codec(Codec):
     _MAX = torch.finfo(torch.float8_e4m3fn).max
 
     def encode(self, rows: Tensor) -> dict[str, Tensor]:
-        groups = _grouped(rows).float()
-        scales = _as_scales(groups.abs().amax(-1) / self._MAX, rows.dtype)
-        codes = (groups / _divisor(scales)).clamp_(-self._MAX, self._MAX)
+        groups = grouped(rows).float()
+        scales = as_scales(groups.abs().amax(-1) / self._MAX, rows.dtype)
+        codes = (groups / divisor(scales)).clamp_(-self._MAX, self._MAX)
         return {"codes": codes.to(torch.float8_e4m3fn).flatten(-2), "scales": scales}
 
     def decode(self, parts: Mapping[str, Tensor], out: Tensor) -> None:
         out.copy_(_unpacked_e4m3(parts["codes"]))
-        _grouped(out).mul_(parts["scales"].unsqueeze(-1))
+        grouped(out).mul_(parts["scales"].unsqueeze(-1))
 
 
 def _unpacked_e4m3(codes: Tensor) -> Tensor:
@@ -116,18 +116,18 @@ def group_size_for(head_dim: int) -> int:
     return next(size for size in range(min(head_dim, _MAX_GROUP), 0, -1) if head_dim % size == 0)
 
 
-def _grouped(rows: Tensor) -> Tensor:
+def grouped(rows: Tensor) -> Tensor:
     """`[..., head_dim]` → `[..., groups, group]`, a view."""
     return rows.view(*rows.shape[:-1], -1, group_size_for(rows.shape[-1]))
 
 
-def _as_scales(values: Tensor, dtype: torch.dtype) -> Tensor:
+def as_scales(values: Tensor, dtype: torch.dtype) -> Tensor:
     """In two bytes, finite; codes are made with the rounded scale, so its rounding costs nothing."""
     scale_dtype = dtype if dtype.itemsize == 2 else torch.float16
     limit = torch.finfo(scale_dtype).max
     return values.clamp(-limit, limit).to(scale_dtype)
 
 
-def _divisor(scales: Tensor) -> Tensor:
+def divisor(scales: Tensor) -> Tensor:
     """What to divide a group by; a group of zeros (scale 0) is divided by 1."""
     return torch.where(scales == 0, 1, scales.float()).unsqueeze(-1)

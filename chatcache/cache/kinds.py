@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,18 +18,24 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types
 
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
 from chatcache.cache.hybrid_layer import HybridAppendLayer, HybridQuantizedLayer
+from chatcache.cache.kind_settings import refusal_of_settings
 from chatcache.cache.layers import AppendLayer
 from chatcache.cache.offloaded_layer import OffloadedLayer, chain
+from chatcache.cache.package_codecs import HqqCodec, QuantoCodec
 from chatcache.cache.quantized_layer import QuantizedLayer
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.workspace import Workspace
 from chatcache.errors import UnsupportedOptionError
 
-_CODECS: dict[str, type[Codec]] = {
+_CODECS: dict[str, Callable[[], Codec]] = {
     "quantized-int8": Int8Codec,
     "quantized-int4": Int4Codec,
     "quantized-fp8": Fp8Codec,
+    **{f"quantized-hqq{bits}": partial(HqqCodec, bits) for bits in HqqCodec.bits},
+    **{f"quantized-quanto{bits}": partial(QuantoCodec, bits) for bits in QuantoCodec.bits},
 }
+_PACKAGES = {"hqq": "hqq", "quanto": "optimum-quanto"}
+"""What a backend needs to be installed, by the backend's name."""
 _OFFLOADED_KINDS = ("offloaded", "offloaded-non-sliding")
 KINDS = ("dynamic", *_OFFLOADED_KINDS, *_CODECS, "static", "none")
 
@@ -41,10 +48,12 @@ _KNOWN_LAYER_TYPES = _ATTENTION_LAYER_TYPES | {"linear_attention", "conv", _NO_L
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What decides which kinds fit: the layer types of the library's config, and the device type ("cpu", "cuda", …)."""
+    """What decides which kinds fit: the layer types of the library's config, the device type ("cpu", "cuda", …), and
+    the optional packages that are installed."""
 
     layer_types: tuple[str, ...]
     device_type: str
+    packages: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,13 @@ def codec_of(kind: str) -> Codec | None:
 def facts_of(config: PreTrainedConfig, device_type: str) -> ModelFacts:
     """The facts of a model that need not be loaded."""
     layer_types, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-    return ModelFacts(tuple(layer_types), device_type)
+    return ModelFacts(tuple(layer_types), device_type, installed_packages())
+
+
+def installed_packages() -> frozenset[str]:
+    """The optional packages that are there. They are imported only when a cache needs one: that takes seconds."""
+    modules = {"hqq": "hqq", "optimum-quanto": "optimum.quanto"}
+    return frozenset(package for package, module in modules.items() if _is_there(module))
 
 
 def table_of_kinds(facts: ModelFacts) -> tuple[KindFit, ...]:
@@ -75,6 +90,8 @@ def resolve_kind(model: PreTrainedModel, requested: str) -> str:
     """The kind that `requested` means for this model; "auto" chooses. Raises UnsupportedOptionError with the reason."""
     if requested == "auto":
         return "dynamic"
+    if (refusal := refusal_of_settings(requested)) is not None:
+        raise UnsupportedOptionError(f"The cache kind {requested!r} cannot be had: {refusal}.")
     if requested not in KINDS:
         raise UnsupportedOptionError(f"There is no cache kind {requested!r}. Choose one of: auto, {', '.join(KINDS)}.")
     refusal = _refusal(requested, facts_of(model.config, model.device.type))
@@ -97,6 +114,13 @@ def convert_session_cache(cache: SessionCache, model: PreTrainedModel, kind: str
     cache.convert(kind, partial(_make_layers, model, kind))
 
 
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
 def _refusal(kind: str, facts: ModelFacts) -> str | None:
     """Why a model cannot have this kind, as a clause; None if it can."""
     if kind in _OFFLOADED_KINDS:
@@ -106,6 +130,10 @@ def _refusal(kind: str, facts: ModelFacts) -> str | None:
     if kind in _CODECS:
         if not _ATTENTION_LAYER_TYPES.intersection(facts.layer_types):
             return "the model has no attention layers, so there are no keys and values to quantize"
+        backend = kind.removeprefix("quantized-").rstrip("0123456789")
+        package = _PACKAGES.get(backend)
+        if package is not None and package not in facts.packages:
+            return f"{package} is not installed (pip install --no-deps -r requirements-extra.txt)"
         if unknown := sorted(set(facts.layer_types) - _KNOWN_LAYER_TYPES):
             return f"nothing is known about the model's layers of type {', '.join(unknown)}"
     return None
