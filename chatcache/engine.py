@@ -22,6 +22,7 @@ import torch
 
 from chatcache.cache.session_cache import SessionCache
 from chatcache.candidates import PromptLookup
+from chatcache.context_window import ContextWindow
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.library_calls import first_sentence
 from chatcache.loader import LoadedModel
@@ -178,7 +179,11 @@ class TurnRun:
     def _begin(self) -> Acquired:
         request = self._request
         self._began_s = time.perf_counter()
-        self._acquired = acquired = self._pool.acquire(request.owner, request.session_id, self._ids)
+        # What is expected is what the context's window keeps free for a reply, not the most that it may write.
+        room = ContextWindow.of(self._max_context_tokens, request.sampling.max_new_tokens).room_tokens
+        self._acquired = acquired = self._pool.acquire(
+            request.owner, request.session_id, self._ids, len(self._ids) + room
+        )
         self._relief.tell_spilled(acquired.spilled, acquired.cache.num_tokens)
         if acquired.restore is None:
             self._tell_reuse(acquired)
@@ -190,7 +195,13 @@ class TurnRun:
         if restore.num_total_tokens:
             self._emit(StatusEvent(Phase.RESTORING, restore.num_tokens, restore.num_total_tokens))
         if has_ended:
-            self._end_restore(acquired)
+            acquired = self._pool.restored(self._request.owner, self._request.session_id, acquired)
+            if restore.ran_out_of_memory and self._relief.relieve_restore(acquired.cache):
+                self._acquired = self._pool.restore_rest(
+                    self._request.owner, self._request.session_id, acquired, self._ids
+                )
+            else:
+                self._end_restore(acquired)
         return False
 
     def _end_restore(self, acquired: Acquired) -> Acquired:
@@ -431,6 +442,10 @@ class TurnRun:
 _MISS_SENTENCES = {
     MissReason.TEMPLATE: "The model's template rewrote the chat from token {index:,} on; {num:,} tokens are computed.",
     MissReason.HISTORY: "The chat is another one from token {index:,} on; {num:,} tokens are computed.",
+    MissReason.SMALLER_FORM: (
+        "There is memory again: this chat's cache is in full precision again; from token {index:,} on, {num:,} tokens "
+        "are computed."
+    ),
     MissReason.NOT_CROPPABLE: (
         "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."
     ),

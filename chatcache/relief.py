@@ -7,13 +7,13 @@ decided in `memory.ladder`; what the turn feeds and says is the engine's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from chatcache.cache.session_cache import SessionCache
 from chatcache.events import CacheEvent, Event
-from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunk
+from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk
 from chatcache.memory.out_of_memory import free_unused_memory
 from chatcache.session_pool import SessionPool, Spilled
 
@@ -52,12 +52,16 @@ class Relief:
         """
         num_held = cache.num_tokens
         num_needed = None if was_allocating else num_wanted
+        chunk_tokens = num_wanted - num_held
+        session = (self._owner, self._session_id)
         shortage = Shortage(
             was_allocating=was_allocating,
             has_retried=self._has_retried,
-            can_spill=self._pool.can_spill(self._owner, self._session_id, num_needed),
-            chunk_tokens=num_wanted - num_held,
-            lower_kinds=(),
+            can_spill=self._pool.can_spill(*session, num_needed),
+            # A smaller chunk needs less to compute with; a cache that was to be quantized is, after each.
+            can_shrink_chunk=chunk_tokens > SMALLEST_CHUNK_TOKENS
+            and (was_allocating or self._pool.fits_in_pieces(*session, num_wanted, smaller_chunk(chunk_tokens))),
+            smaller_kinds=self._pool.smaller_kinds(*session, num_wanted),
         )
         step = next_step(shortage)
         if was_allocating:
@@ -67,24 +71,58 @@ class Relief:
                 self._has_retried = True
                 self._tell(step, num_held, "what lay unused was freed and the step is done again.")
             case Step.SPILL:
-                self.tell_spilled(self._pool.spill(self._owner, self._session_id, num_needed), num_held)
+                self.tell_spilled(self._pool.spill(*session, num_needed), num_held)
             case Step.SMALLER_CHUNKS:
-                self.max_chunk_tokens = smaller_chunk(shortage.chunk_tokens)
+                self.max_chunk_tokens = smaller_chunk(chunk_tokens)
                 self._tell(step, num_held, f"the prompt is read {self.max_chunk_tokens} tokens at a time from here on.")
-            case Step.CONVERT | Step.STOP:
-                self._tell(
-                    Step.STOP,
-                    num_held,
-                    f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept.",
-                )
-                return False
+            case Step.CONVERT:
+                kind = self._convert(shortage.smaller_kinds)
+                if kind is None:
+                    return self._stop(num_held)
+                self._tell(step, num_held, f"this chat's cache is now {_FORMS.get(kind, kind)}.")
+            case Step.STOP:
+                return self._stop(num_held)
         return True
+
+    def relieve_restore(self, cache: SessionCache) -> bool:
+        """Memory ran out while `cache` was restored: make room; whether it is worth another try."""
+        if self._has_retried:
+            return False
+        self._has_retried = True
+        free_unused_memory(self._device)
+        spilled = self._pool.spill(self._owner, self._session_id, None)
+        self.tell_spilled(spilled, cache.num_tokens)
+        if not spilled.num_sessions:
+            self._tell(Step.RETRY, cache.num_tokens, "what lay unused was freed and restoring goes on.")
+        return True
+
+    def _convert(self, kinds: Sequence[str]) -> str | None:
+        """The first of `kinds` for whose making there is memory; the cache has it then."""
+        for kind in kinds:
+            if self._pool.convert(self._owner, self._session_id, kind):
+                return kind
+            free_unused_memory(self._device)
+        return None
+
+    def _stop(self, num_held: int) -> bool:
+        self._tell(
+            Step.STOP, num_held, f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept."
+        )
+        return False
 
     def _tell(self, step: Step, token_index: int, what: str) -> None:
         sentence = f"Memory was short at token {token_index:,}: {what}"
         logger.warning("%s", sentence)
         self.told.append(sentence)
         self._emit(CacheEvent(step.value, token_index, sentence))
+
+
+_FORMS = {
+    "offloaded": "kept in the computer's memory instead of the device's",
+    "offloaded-non-sliding": "kept in the computer's memory, as far as its layers see all of it",
+    "quantized-int8": "8-bit",
+    "quantized-int4": "4-bit",
+}
 
 
 def _spilled_sentence(spilled: Spilled) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.memory.out_of_memory import is_out_of_memory
 from storage.errors import SegmentDamagedError
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class Restore:
         """`on_end` is called once, when it has ended; `problem` is one that was met before it began."""
         self.cache = cache
         self.problem = problem
+        self.ran_out_of_memory = False
+        """Whether that is what ended it: another one may do, with more memory."""
         self.num_total_tokens = pieces[-1].end - pieces[0].begin if pieces else 0
         """How many tokens it will append, if all goes well."""
         self.seconds = 0.0
@@ -115,6 +118,7 @@ class Restore:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        self.ran_out_of_memory = is_out_of_memory(error)
         logger.warning("A cache was restored up to token %d only", self.cache.num_tokens, exc_info=error)
         what = "was damaged and set aside" if isinstance(error, SegmentDamagedError) else "could not be used"
         reason = str(error) or type(error).__name__

@@ -13,7 +13,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from chatcache.cache.kinds import make_session_cache, resolve_kind
+from chatcache.cache.kinds import (
+    convert_session_cache,
+    facts_of,
+    make_session_cache,
+    resolve_kind,
+    table_of_kinds,
+)
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
 from chatcache.engine import TurnRequest, TurnRun
@@ -23,6 +29,8 @@ from chatcache.memory.available import measure_usable_memory
 from chatcache.memory.budget import Budget
 from chatcache.memory.byte_sizes import format_size
 from chatcache.memory.cache_sizes import CacheSizes
+from chatcache.memory.ladder import smaller_kinds
+from chatcache.memory.room import Room, SmallerForms
 from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
@@ -61,7 +69,7 @@ class Runtime:
         make_cache = partial(make_session_cache, loaded.model, kind)
         self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
         sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
-        self.pool = SessionPool(make_cache, self.persistence, sizes, budget)
+        self.pool = SessionPool(make_cache, self.persistence, Room(budget, sizes, _smaller_forms(config, loaded, kind)))
         self.changes = ChangeBoard()
         self.runner = TurnRunner(
             store=self.store,
@@ -127,6 +135,17 @@ class _SessionLock:
 
     def __exit__(self, *exc: object) -> None:
         self._lock.release()
+
+
+def _smaller_forms(config: ServiceConfig, loaded: LoadedModel, kind: str) -> SmallerForms:
+    """What a live cache may become when memory is short. A kind that was chosen by a person stays as it is."""
+    possible = {
+        fit.kind
+        for fit in table_of_kinds(facts_of(loaded.model.config, loaded.model.device.type))
+        if fit.refusal is None
+    }
+    kinds = smaller_kinds(kind, possible) if config.cache == "auto" else ()
+    return SmallerForms(kinds, lambda cache, smaller: convert_session_cache(cache, loaded.model, smaller))
 
 
 def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +19,7 @@ from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
-from chatcache.memory.cache_sizes import CacheSizes
-from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.prefix import common_length
 from chatcache.restore import Restore
@@ -94,26 +92,26 @@ class SessionPool:
         self,
         make_cache: Callable[[], SessionCache],
         persistence: Persistence | None = None,
-        sizes: CacheSizes | None = None,
-        budget: Budget | None = None,
+        room: Room | None = None,
     ) -> None:
-        """Without `budget` there is no limit; `sizes` tells what caches take before they exist."""
+        """`room` keeps the caches within their budget; without it there is no limit."""
         self._make_cache = make_cache
         self._persistence = persistence
-        self._sizes = sizes or CacheSizes(())
-        self.budget = budget or Budget(sys.maxsize)
+        self._room = room or Room()
+        self._kind = make_cache().kind
         self._caches: dict[_Key, SessionCache] = {}  # least recently used first
         self._pinned: set[_Key] = set()
         self._dropped: set[_Key] = set()  # while pinned
         self._prefetches: dict[_Key, Restore] = {}  # under way
         self._prefetched: dict[_Key, _Prefetched] = {}  # until the next turn, which says so
 
-    def acquire(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> Acquired:
+    def acquire(self, owner: str, session_id: str, wanted_ids: Sequence[int], num_expected_tokens: int = 0) -> Acquired:
         """The session's cache, aligned to `wanted_ids` and pinned until `release`.
 
         Where another session of the same owner holds a longer beginning of `wanted_ids`, the cache is a copy of that;
         what is still missing comes from disk where it is stored and there is room for it: the caller steps `restore`
-        to its end, then asks `restored`. Raises RuntimeError while the cache is pinned.
+        to its end, then asks `restored`. Where the cache had to take a smaller form and there is room again for
+        `num_expected_tokens` tokens in its own, it is made anew. Raises RuntimeError while the cache is pinned.
         """
         key = _Key(owner, session_id)
         if key in self._pinned:
@@ -121,7 +119,15 @@ class SessionPool:
         self._end_prefetch(key)
         if self._persistence is not None:
             self._persistence.hold(owner, session_id)
-        return self._prepare(key, wanted_ids)
+        return self._prepare(key, wanted_ids, num_expected_tokens)
+
+    def restore_rest(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
+        """Begin once more to restore what `acquired` still lacks."""
+        if self._persistence is None:
+            return acquired
+        key = _Key(owner, session_id)
+        restore, spilled = self._restore(self._persistence, key, acquired.cache, wanted_ids[:-1], is_miss=False)
+        return dataclasses.replace(acquired, restore=restore, spilled=spilled)
 
     def restored(self, owner: str, session_id: str, acquired: Acquired) -> Acquired:
         """What was acquired, with what its restore has added; ends the restore where it has not ended."""
@@ -219,12 +225,14 @@ class SessionPool:
 
     # ----------------------------------------------------------------- memory
 
+    @property
+    def budget(self) -> Budget:
+        return self._room.budget
+
     def reserve(self, owner: str, session_id: str, num_tokens: int) -> bool:
         """Whether the session's cache may grow to `num_tokens` tokens; the room is reserved then."""
         key = _Key(owner, session_id)
-        need, held = self._need(key, num_tokens), self.budget.held(key)
-        is_held = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
-        return is_held or self.budget.reserve(key, need)
+        return self._room.reserve(key, self._need(key, num_tokens))
 
     def can_spill(self, owner: str, session_id: str, num_tokens: int | None) -> bool:
         """Whether idle caches can make the room; see `spill`."""
@@ -235,12 +243,34 @@ class SessionPool:
         tokens; None: all of them. Where that would not do, they stay."""
         return self._spill(self._spillable(_Key(owner, session_id), num_tokens))
 
+    def fits_in_pieces(self, owner: str, session_id: str, num_tokens: int, piece_tokens: int) -> bool:
+        """Whether the session's cache could grow to `num_tokens` tokens if each forward fed `piece_tokens` only."""
+        key = _Key(owner, session_id)
+        need = self._room.need(self._caches[key], num_tokens, piece_tokens=piece_tokens)
+        return self._room.can_fit(key, need, self._idle(key))
+
+    def smaller_kinds(self, owner: str, session_id: str, num_tokens: int) -> tuple[str, ...]:
+        """The smaller kinds in which the session's cache could grow to `num_tokens` tokens, the best first."""
+        key = _Key(owner, session_id)
+        return self._room.smaller_kinds(key, self._caches[key], num_tokens, self._idle(key))
+
+    def convert(self, owner: str, session_id: str, kind: str) -> bool:
+        """Let a running turn's cache take a smaller form; what it holds in its present one is saved first.
+
+        False where memory ran out on the way: the cache is sound, and may be asked to take another form.
+        """
+        key = _Key(owner, session_id)
+        self.save(owner, session_id)
+        is_converted = self._room.convert(self._caches[key], kind)
+        self._settle(key)
+        return is_converted
+
     def settle(self, owner: str, session_id: str) -> None:
         """Give back what the session's cache has reserved and does not take."""
         self._settle(_Key(owner, session_id))
 
     def _need(self, key: _Key, num_tokens: int) -> Need:
-        return self._sizes.need(self._caches[key].kind, num_tokens)
+        return self._room.need(self._caches[key], num_tokens)
 
     def _spillable(self, key: _Key, num_tokens: int | None) -> Sequence[_Key]:
         if num_tokens is None:
@@ -289,20 +319,16 @@ class SessionPool:
         cache = self._caches.get(key)
         if cache is None:
             self.budget.release(key)
-            return
-        try:
-            cache.trim(num_tokens)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            logger.warning("There was no memory to shorten a cache; it keeps its spare room")
-        planned = self._need(key, cache.num_tokens)
-        self.budget.hold(key, dataclasses.replace(planned, num_bytes=max(planned.num_bytes, cache.num_bytes)))
+        else:
+            self._room.settle(key, cache, num_tokens)
 
     # ------------------------------------------------------------ where tokens come from
 
-    def _prepare(self, key: _Key, wanted_ids: Sequence[int]) -> Acquired:
+    def _prepare(self, key: _Key, wanted_ids: Sequence[int], num_expected_tokens: int = 0) -> Acquired:
         """See `acquire`; pins the cache."""
+        is_made_anew = self._can_be_made_anew(key, max(num_expected_tokens, len(wanted_ids)))
+        if is_made_anew:
+            self.drop(key.owner, key.session_id)
         own = self._caches.get(key)
         copied, spilled = self._copied_prefix(key, wanted_ids)
         cache = copied or own or self._make_cache()
@@ -316,6 +342,8 @@ class SessionPool:
             # The copy held what it could; what is missing was missing in the session's own cache, or there was none.
             reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
+        if is_made_anew and alignment.reason is MissReason.NO_CACHE:
+            alignment = dataclasses.replace(alignment, reason=MissReason.SMALLER_FORM)
         self._pinned.add(key)
         self._put_last(key, cache)
         self._settle(key, num_tokens=len(wanted_ids))
@@ -328,6 +356,16 @@ class SessionPool:
             self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
         )
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
+
+    def _can_be_made_anew(self, key: _Key, num_tokens: int) -> bool:
+        """Whether the cache has a smaller form than its own, and there is room for `num_tokens` tokens in that."""
+        cache = self._caches.get(key)
+        if cache is None or self._has_own_form(cache):
+            return False
+        return self._room.can_fit(key, self._room.need(self._make_cache(), num_tokens), self._idle(key))
+
+    def _has_own_form(self, cache: SessionCache) -> bool:
+        return cache.kind == self._kind and cache.is_pure
 
     def _live_reuse(self, key: _Key, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
         """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
@@ -343,10 +381,10 @@ class SessionPool:
     ) -> tuple[Restore | None, Spilled]:
         """Begin to append what is stored of `ids` to the cache, as far as there is room."""
         num_tokens = len(ids)
-        has_room, spilled = self._reserve_or_spill(key, self._need(key, num_tokens))
+        has_room, spilled = self._reserve_or_spill(key, self._room.need(cache, num_tokens, piece_tokens=1))
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-            has_room, more = self._reserve_or_spill(key, self._need(key, num_tokens))
+            has_room, more = self._reserve_or_spill(key, self._room.need(cache, num_tokens, piece_tokens=1))
             spilled += more
         if num_tokens <= cache.num_tokens:
             return None, spilled
@@ -369,9 +407,10 @@ class SessionPool:
         held = {
             other: common_length(cache.token_ids, useful_ids)
             for other, cache in self._caches.items()
-            if other.owner == key.owner and other not in self._dropped
+            if other.owner == key.owner and other not in self._dropped and self._has_own_form(cache)
         }
-        num_own = held.pop(key, 0)
+        held.pop(key, None)
+        num_own = common_length(self._caches[key].token_ids, useful_ids) if key in self._caches else 0
         if max(held.values(), default=0) <= num_own:
             return None, Spilled()
         donor = max(held, key=lambda other: held[other])

@@ -35,6 +35,8 @@ class MissReason(StrEnum):
     """Another branch, an edit, or a changed system prompt."""
     NOT_CROPPABLE = "not-croppable"
     """The cache holds recurrent state that cannot be cropped."""
+    SMALLER_FORM = "smaller-form"
+    """For want of memory the cache had taken a lossy form; there is room for its own again."""
     CONTEXT = "context"
     """The context was full, so the oldest turns were left out; what follows stands elsewhere now."""
 

@@ -7,30 +7,49 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk
+from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk, smaller_kinds
 from chatcache.memory.out_of_memory import is_out_of_memory
 
 ALL = Shortage(
-    was_allocating=True, has_retried=False, can_spill=True, chunk_tokens=512, lower_kinds=("quantized-int8",)
+    was_allocating=True, has_retried=False, can_spill=True, can_shrink_chunk=True, smaller_kinds=("quantized-int8",)
 )
+AGAIN = replace(ALL, has_retried=True)
 
 
 @pytest.mark.parametrize(
     ("shortage", "expected"),
     [
         (ALL, Step.RETRY),
-        (replace(ALL, has_retried=True), Step.SPILL),
-        (replace(ALL, has_retried=True, can_spill=False), Step.SMALLER_CHUNKS),
-        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=16), Step.CONVERT),
-        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=1), Step.CONVERT),
-        (replace(ALL, has_retried=True, can_spill=False, chunk_tokens=1, lower_kinds=()), Step.STOP),
+        (AGAIN, Step.SPILL),
+        (replace(AGAIN, can_spill=False), Step.SMALLER_CHUNKS),
+        (replace(AGAIN, can_spill=False, can_shrink_chunk=False), Step.CONVERT),
+        (replace(AGAIN, can_spill=False, can_shrink_chunk=False, smaller_kinds=()), Step.STOP),
         (replace(ALL, was_allocating=False), Step.SPILL),
-        (replace(ALL, was_allocating=False, can_spill=False), Step.CONVERT),
-        (replace(ALL, was_allocating=False, can_spill=False, lower_kinds=()), Step.STOP),
+        (replace(ALL, was_allocating=False, can_spill=False), Step.SMALLER_CHUNKS),
+        (replace(ALL, was_allocating=False, can_spill=False, can_shrink_chunk=False), Step.CONVERT),
+        (replace(ALL, was_allocating=False, can_spill=False, can_shrink_chunk=False, smaller_kinds=()), Step.STOP),
     ],
 )
 def test_the_step_that_costs_least_of_those_that_help_comes_next(shortage: Shortage, expected: Step) -> None:
     assert next_step(shortage) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "possible", "expected"),
+    [
+        ("dynamic", {"dynamic", "offloaded", "quantized-int8", "quantized-int4", "none"}, 3),
+        ("dynamic", {"dynamic", "quantized-int8", "quantized-int4"}, 2),
+        ("quantized-int8", {"dynamic", "quantized-int8", "quantized-int4"}, 1),
+        ("quantized-int4", {"dynamic", "quantized-int8", "quantized-int4"}, 0),
+        ("quantized-fp8", {"quantized-int4"}, 0),
+        ("none", {"dynamic"}, 0),
+    ],
+)
+def test_kinds_come_in_the_order_of_what_they_cost(kind: str, possible: set[str], expected: int) -> None:
+    order = ("offloaded", "quantized-int8", "quantized-int4")
+    kinds = smaller_kinds(kind, possible)
+    assert len(kinds) == expected
+    assert list(kinds) == [one for one in order if one in kinds]
 
 
 @pytest.mark.parametrize(("before", "after"), [(4096, 2048), (100, 64), (33, 32), (32, 16), (17, 16)])

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from chatcache.cache.kinds import make_session_cache
+from chatcache.cache.kinds import codec_of, make_session_cache
 from chatcache.errors import UnsupportedOptionError
 from chatcache.memory.budget import Need
 from chatcache.memory.model_shape import LayerShape
 from chatcache.memory.planner import reserved_layer_bytes
 from chatcache.memory.rehearsal import layer_shapes
+
+OFFLOADED_KINDS = frozenset({"offloaded", "offloaded-non-sliding"})
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +39,18 @@ class CacheSizes:
             logger.warning("%s Its cache is taken to grow by as much with every token.", error)
             return cls((LayerShape(num_heads=1, key_dim=cache.num_bytes, itemsize=1),))
 
-    def need(self, kind: str, num_tokens: int) -> Need:
-        """What a cache of `kind` takes on the model's device when it holds `num_tokens` tokens."""
+    def need(self, kind: str, num_tokens: int, num_new_tokens: int = 0) -> Need:
+        """What a cache of `kind` takes on the model's device when it holds `num_tokens` tokens, the last
+        `num_new_tokens` of them just fed: until their forward is over, these are not quantized."""
         if kind == "none" or num_tokens == 0:
             return Need()
-        each = [reserved_layer_bytes(layer, kind, num_tokens) for layer in self.layers]
-        largest = max(each, default=0)
-        # Of an offloaded cache, the layer at work and the one fetched next are on the device.
-        return Need(2 * largest if kind == "offloaded" else sum(each), largest)
+        num_exact = num_new_tokens if codec_of(kind) is not None else 0
+        each = [
+            reserved_layer_bytes(layer, kind, num_tokens) + num_exact * layer.bytes_per_token for layer in self.layers
+        ]
+        if kind not in OFFLOADED_KINDS:
+            return Need(sum(each), max(each, default=0))
+        # What slides stays on the device; of the others, the one at work and the one fetched next are there.
+        staying = [size for size, layer in zip(each, self.layers, strict=True) if layer.sliding_window is not None]
+        travelling = [size for size, layer in zip(each, self.layers, strict=True) if layer.sliding_window is None]
+        return Need(sum(staying) + 2 * max(travelling, default=0), max(each, default=0))

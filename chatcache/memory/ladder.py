@@ -5,10 +5,12 @@ Pure: it decides from what is known of the shortage, and says each step in a sen
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 SMALLEST_CHUNK_TOKENS = 16
+LADDER_KINDS = ("dynamic", "offloaded", "offloaded-non-sliding", "quantized-int8", "quantized-int4")
 
 
 class Step(StrEnum):
@@ -30,31 +32,36 @@ class Shortage:
     """`was_allocating`: an allocation failed; else a reservation did, before anything was allocated.
 
     `has_retried`: the same forward failed twice. `can_spill`: there are idle caches whose room would do, or might.
-    `chunk_tokens`: what the forward was to take. `lower_kinds`: the forms the chat's cache may still take, the one
-    that costs least first.
+    `can_shrink_chunk`: the forward was to take many tokens, and fewer at a time may do. `smaller_kinds`: those the
+    chat's cache may still take, with enough room, the one that costs least first.
     """
 
     was_allocating: bool
     has_retried: bool
     can_spill: bool
-    chunk_tokens: int
-    lower_kinds: tuple[str, ...]
+    can_shrink_chunk: bool
+    smaller_kinds: tuple[str, ...]
 
 
 def next_step(shortage: Shortage) -> Step:
-    """The step that costs least of those that can help.
-
-    A smaller chunk needs less room to compute in, but no smaller a cache: it helps where an allocation failed.
-    """
+    """The step that costs least of those that can help."""
     if shortage.was_allocating and not shortage.has_retried:
         return Step.RETRY
     if shortage.can_spill:
         return Step.SPILL
-    if shortage.was_allocating and shortage.chunk_tokens > SMALLEST_CHUNK_TOKENS:
+    if shortage.can_shrink_chunk:
         return Step.SMALLER_CHUNKS
-    if shortage.lower_kinds:
+    if shortage.smaller_kinds:
         return Step.CONVERT
     return Step.STOP
+
+
+def smaller_kinds(kind: str, possible_kinds: Collection[str]) -> tuple[str, ...]:
+    """The kinds that a cache of `kind` may be converted to, one after the other, of those that the model can have."""
+    if kind not in LADDER_KINDS:
+        return ()
+    below = LADDER_KINDS[LADDER_KINDS.index(kind) + 1 :]
+    return tuple(lower for lower in below if lower in possible_kinds)
 
 
 def smaller_chunk(chunk_tokens: int) -> int:

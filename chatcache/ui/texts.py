@@ -140,6 +140,8 @@ def miss(reason: MissReason, index: int | None) -> str:
             return "This chat had no cache in memory, so everything was read once more."
         case MissReason.HISTORY:
             return f"The conversation differs from what was cached{start}; the rest was computed."
+        case MissReason.SMALLER_FORM:
+            return f"There is memory again, so the cache was made anew in full precision{start}."
         case MissReason.CONTEXT:
             return (
                 f"The chat outgrew the model’s memory, so its oldest turns were left out; the rest was computed{start}."

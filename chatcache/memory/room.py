@@ -1,0 +1,94 @@
+"""`Room`: what live caches take and may take: reserved before they grow, given back when they shrink.
+
+It knows the budget, what a cache takes at any length in any form, and which smaller forms there are. Whose cache it is
+and which one leaves is the pool's. Used on the model thread only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from chatcache.cache.session_cache import SessionCache
+from chatcache.memory.budget import Budget, IdleCache, Key, Need, choose_spills
+from chatcache.memory.cache_sizes import OFFLOADED_KINDS, CacheSizes
+from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
+from chatcache.memory.out_of_memory import is_out_of_memory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallerForms:
+    """The kinds a live cache may be converted to when memory is short, the one that costs least first, and how."""
+
+    kinds: tuple[str, ...] = ()
+    convert: Callable[[SessionCache, str], None] = lambda _cache, _kind: None
+
+
+class Room:
+    """Reservations of live caches by key. Without a budget there is no limit, without sizes nothing is known ahead."""
+
+    def __init__(
+        self, budget: Budget | None = None, sizes: CacheSizes | None = None, forms: SmallerForms | None = None
+    ) -> None:
+        self.budget = budget or Budget(sys.maxsize)
+        self._sizes = sizes or CacheSizes(())
+        self._forms = forms or SmallerForms()
+
+    def need(
+        self, cache: SessionCache, num_tokens: int, kind: str | None = None, piece_tokens: int | None = None
+    ) -> Need:
+        """What `cache`, in its kind or in another, takes when it has grown to `num_tokens` tokens: by one forward, or
+        by `piece_tokens` in each."""
+        num_new = max(num_tokens - cache.num_tokens, 0)
+        return self._sizes.need(kind or cache.kind, num_tokens, min(num_new, piece_tokens or num_new))
+
+    def reserve(self, key: Hashable, need: Need) -> bool:
+        """Whether `key` may hold `need`, if it does not hold as much already; reserved then."""
+        held = self.budget.held(key)
+        is_held = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
+        return is_held or self.budget.reserve(key, need)
+
+    def settle(self, key: Hashable, cache: SessionCache, num_tokens: int = 0) -> None:
+        """Have `cache` give back the room that neither the tokens it holds nor `num_tokens` tokens need."""
+        try:
+            cache.trim(num_tokens)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            logger.warning("There was no memory to shorten a cache; it keeps its spare room")
+        planned = self._sizes.need(cache.kind, cache.num_tokens)
+        # An offloaded cache takes its bytes elsewhere.
+        measured = 0 if cache.kind in OFFLOADED_KINDS else cache.num_bytes
+        self.budget.hold(key, dataclasses.replace(planned, num_bytes=max(planned.num_bytes, measured)))
+
+    def can_fit(self, key: Hashable, need: Need, idle: Sequence[IdleCache[Key]]) -> bool:
+        """Whether `key` could hold `need`, perhaps without the `idle` caches."""
+        return self.budget.fits(key, need) or bool(choose_spills(self.budget, key, need, idle))
+
+    def smaller_kinds(
+        self, key: Hashable, cache: SessionCache, num_tokens: int, idle: Sequence[IdleCache[Key]]
+    ) -> tuple[str, ...]:
+        """The kinds, smaller than the one it has, in which `cache` could grow to `num_tokens` tokens, perhaps without
+        the `idle` ones and in small pieces."""
+        kinds = self._forms.kinds
+        left = kinds[kinds.index(cache.kind) + 1 :] if cache.kind in kinds else kinds
+        needs = {kind: self.need(cache, num_tokens, kind, SMALLEST_CHUNK_TOKENS) for kind in left}
+        return tuple(kind for kind, need in needs.items() if self.can_fit(key, need, idle))
+
+    def convert(self, cache: SessionCache, kind: str) -> bool:
+        """Hold what `cache` holds in another kind; False where memory ran out on the way. Every token is held still,
+        by some layers in the old form."""
+        try:
+            self._forms.convert(cache, kind)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            logger.warning("There was no memory to convert a cache to %s", kind, exc_info=True)
+        else:
+            return True
+        return False
