@@ -18,28 +18,23 @@ from transformers import PreTrainedModel
 
 from chatcache.cache.attention import attend_one_token
 from chatcache.cache.session_cache import SessionCache
-from chatcache.weights.weight_form import has_joined_projections
-
-Linear = Callable[[Tensor], Tensor]
+from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
     input_norm: Tensor
-    query_key_value: Linear
     query_norm: Tensor | None
     key_norm: Tensor | None
-    output: Linear
     mlp_norm: Tensor
-    gate_up: Linear
     activation: Callable[[Tensor], Tensor]
-    down: Linear
+    projections: JoinedProjections
 
 
 class DecodeStep:
     """Made by `of`. Runs under `inference_mode`, on the model thread."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, projections: Sequence[JoinedProjections]) -> None:
         self._model: Any = model
         decoder = self._model.model
         self._embed = decoder.embed_tokens
@@ -50,14 +45,15 @@ class DecodeStep:
         self._head_dim: int = attention.head_dim
         self._scaling: float = attention.scaling
         self._num_key_heads: int = model.config.num_key_value_heads
-        self._layers = [_layer(each) for each in decoder.layers]
+        self._layers = [_layer(*each) for each in zip(decoder.layers, projections, strict=True)]
         half = torch.ones(self._head_dim // 2, dtype=model.dtype, device=model.device)
         self._signs = torch.cat([-half, half])
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> DecodeStep | None:
-        """The step for a model; None where it does not fit, or the projections of the model were not joined."""
-        return cls(model) if has_joined_projections(model) else None
+        """The step for a model whose projections `apply_form` joined; None for any other."""
+        projections = joined_projections(model)
+        return cls(model, projections) if projections else None
 
     def __call__(self, token_ids: Sequence[int], caches: Sequence[SessionCache]) -> Tensor:
         """Feed one token to each cache, none of kind "none"; the logits that follow, `[sequences, vocabulary]`.
@@ -72,9 +68,9 @@ class DecodeStep:
         x, cos, sin = x[0], cos[0, :, None], sin[0, :, None] * self._signs
         for index, layer in enumerate(self._layers):
             attended = self._attend(layer, index, x, cos, sin, caches)
-            x = x + layer.output(attended)
-            gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-            x = x + layer.down(layer.activation(gate) * up)
+            x = x + layer.projections.output(attended)
+            gate, up = layer.projections.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
+            x = x + layer.projections.down(layer.activation(gate) * up)
         logits: Tensor = self._model.lm_head(self._normed(x, self._norm))
         return logits
 
@@ -83,7 +79,7 @@ class DecodeStep:
     ) -> Tensor:
         """`[sequences, width]` → what each sequence's token sees in its own cache, `[sequences, heads * head_dim]`."""
         num_keys = self._num_key_heads
-        states = layer.query_key_value(self._normed(x, layer.input_norm))
+        states = layer.projections.query_key_value(self._normed(x, layer.input_norm))
         states = states.view(len(caches), -1, self._head_dim)  # [sequences, heads + key heads + value heads, head_dim]
         rotated = states[:, :-num_keys]
         if layer.query_norm is not None and layer.key_norm is not None:
@@ -104,16 +100,13 @@ class DecodeStep:
         return rms_norm(x, weight.shape, weight, self._eps)
 
 
-def _layer(decoder_layer: Any) -> _Layer:
-    attention, mlp = decoder_layer.self_attn, decoder_layer.mlp
+def _layer(decoder_layer: Any, projections: JoinedProjections) -> _Layer:
+    attention = decoder_layer.self_attn
     return _Layer(
         input_norm=decoder_layer.input_layernorm.weight,
-        query_key_value=attention.query_key_value,
         query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
         key_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
-        output=attention.o_proj,
         mlp_norm=decoder_layer.post_attention_layernorm.weight,
-        gate_up=mlp.gate_up,
-        activation=mlp.act_fn,
-        down=mlp.down_proj,
+        activation=decoder_layer.mlp.act_fn,
+        projections=projections,
     )

@@ -11,7 +11,6 @@ or restored, and after a failure the same rule goes on from what the repaired ca
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -23,8 +22,9 @@ import torch
 from chatcache.cache.session_cache import SessionCache
 from chatcache.candidates import PromptLookup
 from chatcache.context_window import ContextWindow
+from chatcache.decode_step import DecodeStep
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
-from chatcache.library_calls import first_sentence
+from chatcache.library_calls import can_keep_logits, first_sentence
 from chatcache.loader import LoadedModel
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.prefill_chunks import ChunkSchedule
@@ -82,7 +82,8 @@ class TurnOutcome:
 class TurnRun:
     """Runs one turn step by step; `outcome` is set when it has ended.
 
-    `emit` is given events while it runs, `should_stop` is asked before each step.
+    `emit` is given events while it runs, `should_stop` is asked before each step. `decode_step`: how single tokens go
+    through the model, where not through its own modules.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class TurnRun:
         request: TurnRequest,
         emit: Callable[[Event], None],
         should_stop: Callable[[], bool],
+        decode_step: DecodeStep | None = None,
     ) -> None:
         self.outcome: TurnOutcome | None = None
         self._model = loaded.model
@@ -101,10 +103,11 @@ class TurnRun:
         self._request = request
         self._emit = emit
         self._should_stop = should_stop
+        self._decode_step = decode_step
         self._sampler = Sampler(request.sampling)
         self._chunks = ChunkSchedule.of(loaded.model)
         self._relief = Relief(pool, request.owner, request.session_id, loaded.model.device, emit)
-        self._keeps_logits = _can_keep_logits(loaded.model)
+        self._keeps_logits = can_keep_logits(loaded.model)
         self._lookup = PromptLookup() if request.prompt_lookup else None
         self._stream = prompts.reply_stream(
             stop=request.sampling.stop or (),
@@ -281,15 +284,17 @@ class TurnRun:
             self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
         self._num_fed = max(self._num_fed, stop)
         ids = [*self._ids[start:stop], *guess]
-        output = self._model(
-            input_ids=torch.tensor([ids], device=self._model.device),
-            cache=cache.cache,
-            use_cache=cache.cache is not None,
-            **({"logits_to_keep": 1 + len(guess)} if self._keeps_logits else {}),
-        )
+        if len(ids) == 1 and self._decode_step is not None and cache.cache is not None:
+            logits = self._decode_step(ids, [cache])
+        else:
+            logits = self._model(
+                input_ids=torch.tensor([ids], device=self._model.device),
+                cache=cache.cache,
+                use_cache=cache.cache is not None,
+                **({"logits_to_keep": 1 + len(guess)} if self._keeps_logits else {}),
+            ).logits[0]
         cache.advance(ids)
-        logits: torch.Tensor = output.logits[0, -1 - len(guess) :]
-        return logits
+        return logits[-1 - len(guess) :]
 
     def _repair(self, cache: SessionCache) -> None:
         """Leave the cache sound, with at least one wanted token to forward."""
@@ -450,8 +455,3 @@ _MISS_SENTENCES = {
         "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."
     ),
 }
-
-
-def _can_keep_logits(model: torch.nn.Module) -> bool:
-    """Whether the model can leave out the logits of all but the last token."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +25,11 @@ from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
 from chatcache.stats import Sampling
+from chatcache.weights.form_choice import SAMPLE_TEXT_FILE, FormChoices, choose_form
+from chatcache.weights.packed_linear import FORMS
+from chatcache.weights.weight_form import apply_form
+
+logger = logging.getLogger(__name__)
 
 MIN_CONTEXT_TOKENS = 16
 CONTEXT_TOKENS_WITHOUT_LIMIT = 32_768
@@ -53,6 +61,7 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     chat_template: str
     notices: tuple[str, ...]
+    weights: str = "full"
 
 
 def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _line: None) -> LoadedModel:
@@ -61,9 +70,8 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
     Raises ModelLoadError if it cannot be found, read or used for chat, UnsupportedOptionError for a device, dtype,
     weight form or context length that it does not offer, StorageError if `config.data_dir` cannot be written.
     """
-    if config.weights not in ("auto", "full"):
-        raise UnsupportedOptionError(f'weights="{config.weights}" is not offered. Use "auto" or "full".')
     device = resolve_device(config.device)
+    _check_form(config.weights, device)
     files = locate_model(config.model, config.data_dir / "models", progress)
     with quiet_transformers():
         model_config = _load_config(files)
@@ -71,7 +79,10 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
         max_context_tokens = _resolve_context(config.max_context_tokens, model_config)
         dtype = resolve_dtype(config.dtype, getattr(model_config, "dtype", None), device)
         tokenizer = _load_tokenizer(files)
-        model = _load_weights(files, dtype, device)
+        form = config.weights
+        if form == "auto":
+            form = _auto_form(files, tokenizer, dtype, device, config.data_dir / "models", progress)
+        model = _load_in_form(files, dtype, device, form)
     sampling = sampling_of(model.generation_config, max_context_tokens)
     template = own_chat_template(tokenizer)
     if template is None:
@@ -87,6 +98,7 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
         eos_token_ids=_eos_token_ids(model, tokenizer),
         chat_template=template or DEFAULT_CHAT_TEMPLATE,
         notices=() if template else (NO_TEMPLATE_NOTICE,),
+        weights=form,
     )
 
 
@@ -249,6 +261,47 @@ def _load_weights(files: ModelFiles, dtype: torch.dtype, device: torch.device) -
         )
     model.eval()
     return model
+
+
+def _load_in_form(files: ModelFiles, dtype: torch.dtype, device: torch.device, form: str) -> PreTrainedModel:
+    model = _load_weights(files, dtype, device)
+    apply_form(model, form)
+    return model
+
+
+def _check_form(form: str, device: torch.device) -> None:
+    if form not in ("auto", *FORMS):
+        raise UnsupportedOptionError(f'weights="{form}" is not offered. Use auto, {", ".join(FORMS)}.')
+    if form not in ("auto", "full") and device.type != "cpu":
+        raise UnsupportedOptionError(
+            f'weights="{form}" is offered on a CPU only: on {device} it would not be faster. Use "auto" or "full".'
+        )
+
+
+def _auto_form(
+    files: ModelFiles,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    device: torch.device,
+    models_dir: Path,
+    progress: Callable[[str], None],
+) -> str:
+    """The form chosen for this model earlier, or now, by measuring; "full" where no other can be faster."""
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        return "full"
+    choices = FormChoices(models_dir / "weight-forms.json")
+    key = f"{files.digest} torch-{torch.__version__}"
+    choice = choices.get(key)
+    if choice is None:
+        progress(f"Measuring, once, whether {files.name} says the same with smaller weights …")
+        token_ids = tokenizer.encode(SAMPLE_TEXT_FILE.read_text("utf-8"))
+        try:
+            choice = choose_form(partial(_load_in_form, files, dtype, device), token_ids)
+        except (RuntimeError, ValueError, TypeError, AttributeError):  # a model that is used in none of these ways
+            logger.warning("Smaller weights could not be tried; the full ones are used", exc_info=True)
+            return "full"
+        choices.put(key, choice)
+    return choice.form
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

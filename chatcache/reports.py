@@ -11,12 +11,13 @@ from storage.segment_report import SegmentReport
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. `notices` are sentences a person should see."""
+    """The loaded model. `weights`: the form of its matrices; `notices` are sentences a person should see."""
 
     name: str
     digest: str
     device: str
     dtype: str
+    weights: str
     cache_kind: str
     max_context_tokens: int
     default_sampling: Sampling

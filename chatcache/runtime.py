@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from chatcache.cache.attention import use_grouped_attention
 from chatcache.cache.kinds import (
     convert_session_cache,
     facts_of,
@@ -22,6 +23,7 @@ from chatcache.cache.kinds import (
 )
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
+from chatcache.decode_step import DecodeStep
 from chatcache.engine import TurnRequest, TurnRun
 from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
 from chatcache.loader import LoadedModel, load_model
@@ -60,6 +62,8 @@ class Runtime:
         if num_interrupted:
             logger.info("%d replies were being written when chatcache last ended", num_interrupted)
         self.loaded = loaded
+        use_grouped_attention(loaded.model)
+        self.decode_step = DecodeStep.of(loaded.model)
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         kind = resolve_kind(loaded.model, config.cache)
         budget = Budget(_budget_bytes(config, loaded))
@@ -83,6 +87,7 @@ class Runtime:
             digest=loaded.digest,
             device=str(loaded.model.device),
             dtype=str(loaded.model.dtype).removeprefix("torch."),
+            weights=loaded.weights,
             cache_kind=kind,
             max_context_tokens=loaded.max_context_tokens,
             default_sampling=loaded.default_sampling,
@@ -120,7 +125,13 @@ class Runtime:
 
     def _make_run(self, turn: Turn, request: TurnRequest) -> TurnRun:
         return TurnRun(
-            self.loaded, self.prompts, self.pool, request, emit=turn.emit, should_stop=lambda: turn.stop_requested
+            self.loaded,
+            self.prompts,
+            self.pool,
+            request,
+            emit=turn.emit,
+            should_stop=lambda: turn.stop_requested,
+            decode_step=self.decode_step,
         )
 
 

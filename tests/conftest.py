@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -21,7 +22,12 @@ from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.loader import LoadedModel, digest_of_tokenizer, load_model
 from chatcache.stats import Sampling
+from chatcache.weights.weight_form import apply_form
 from storage.database import DATABASE_NAME, Database
+
+# How long an example takes depends on what else the machine does: a deadline would fail for that alone.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 BUILD_DIR = Path(__file__).parent.parent / "build"
 """Ignored by git and kept between runs, so that the embedded model is converted once in a clone."""
@@ -125,6 +131,7 @@ def tiny_llama(tiny_tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
         pad_token_id=tiny_tokenizer.pad_token_id,
     )
     model = LlamaForCausalLM(config).eval()
+    apply_form(model, "full")
     return LoadedModel(
         model=model,
         tokenizer=tiny_tokenizer,

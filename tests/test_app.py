@@ -140,7 +140,7 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(capsys: pytest.CaptureFi
     [
         ("--model ./nosuch", "There is no folder or file ./nosuch"),
         ("--device tpu", "tpu"),
-        ("--weights int4", "int4"),
+        ("--weights int3", "int3"),
         ("--dtype int7", "int7"),
         ("--cache nosuch", "nosuch"),
         ("--context 999999", "at most 2048"),

@@ -27,6 +27,8 @@ from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ModelLoadError, StorageError, UnsupportedOptionError
 from chatcache.loader import LoadedModel, load_model, resolve_device, resolve_dtype, sampling_of
 from chatcache.stats import Sampling
+from chatcache.weights.form_choice import FormChoice
+from chatcache.weights.packed_linear import PackedHead
 
 CPU = torch.device("cpu")
 
@@ -448,10 +450,46 @@ def test_a_data_directory_that_cannot_be_written_is_told(gguf_file: Path, tmp_pa
 # ---------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4", "nonsense"])
-def test_weight_forms_that_are_not_offered_are_refused(weights: str, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOptionError, match=weights):
-        load(folder, tmp_path, weights=weights)
+def test_a_weight_form_that_is_not_offered_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOptionError, match="int3"):
+        load(folder, tmp_path, weights="int3")
+
+
+def test_small_weights_are_offered_on_a_cpu_only(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatcache.loader.resolve_device", lambda _requested: torch.device("cuda"))
+    with pytest.raises(UnsupportedOptionError, match=r"int8.* on a CPU only"):
+        load(folder, tmp_path, weights="int8")
+
+
+@pytest.mark.parametrize("form", ["full", "int8", "int4"])
+def test_a_model_has_the_weight_form_that_was_asked_for(form: str, folder: Path, tmp_path: Path) -> None:
+    loaded = load(folder, tmp_path, weights=form)
+    assert loaded.weights == form
+    assert isinstance(loaded.model.get_output_embeddings(), PackedHead) is (form != "full")
+
+
+def test_auto_keeps_full_weights_where_small_ones_are_not_faster(folder: Path, tmp_path: Path) -> None:
+    assert load(folder, tmp_path, dtype="float32").weights == "full"
+
+
+def test_auto_measures_once_and_remembers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def choose(_load: object, token_ids: list[int]) -> FormChoice:
+        measured.append(len(token_ids))
+        return FormChoice("int8", {"int8": 1.0}, {"int8": 0.001})
+
+    monkeypatch.setattr("chatcache.loader.choose_form", choose)
+    assert [load(folder, tmp_path, dtype="bfloat16").weights for _ in range(2)] == ["int8", "int8"]
+    assert len(measured) == 1
+    assert measured[0] > 1000
+
+
+def test_a_model_on_which_smaller_weights_cannot_be_tried_keeps_its_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatcache.loader.choose_form", lambda *_: int("no number"))
+    assert load(folder, tmp_path, dtype="bfloat16").weights == "full"
 
 
 def test_a_shorter_context_is_taken_and_an_impossible_one_refused(folder: Path, tmp_path: Path) -> None:

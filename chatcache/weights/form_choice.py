@@ -31,7 +31,7 @@ _READING_S, _FLOPS_PER_S = 20, 1.5e11
 """A large model reads less of the text, so that this takes a minute at most."""
 _EVERY = 4
 """Distributions are compared at every 4th token."""
-_NUM_TIMED = 20
+_NUM_TIMED = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -11,20 +12,36 @@ from chatcache.weights.llama_shape import is_llama_shaped
 from chatcache.weights.packed_linear import PackedHead, PackedLinear
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedProjections:
+    """The projections of a Llama-shaped layer, those with one input joined. They share the weights of its modules."""
+
+    query_key_value: PackedLinear
+    output: PackedLinear
+    gate_up: PackedLinear
+    down: PackedLinear
+
+    @classmethod
+    def of(cls, attention: Any, mlp: Any, form: str) -> JoinedProjections:
+        return cls(
+            query_key_value=PackedLinear([attention.q_proj, attention.k_proj, attention.v_proj], form),
+            output=PackedLinear([attention.o_proj], form),
+            gate_up=PackedLinear([mlp.gate_proj, mlp.up_proj], form),
+            down=PackedLinear([mlp.down_proj], form),
+        )
+
+
 def apply_form(model: PreTrainedModel, form: str) -> None:
     """Once for a model, on its device: all linear layers multiply by weights in `form` from now on, prefill and decode.
 
-    On a CPU, the layers of a Llama-shaped decoder get `self_attn.query_key_value` and `mlp.gate_up` beside the single
-    projections, whose weights they share; see `has_joined_projections`.
+    On a CPU, the layers of a Llama-shaped decoder keep their modules, which get the values of the form, and have
+    `JoinedProjections` besides.
     """
     head = model.get_output_embeddings()
     if model.device.type == "cpu" and is_llama_shaped(model):
         decoder: Any = model.model
         for layer in decoder.layers:
-            _join(layer.self_attn, "query_key_value", ("q_proj", "k_proj", "v_proj"), form)
-            _join(layer.mlp, "gate_up", ("gate_proj", "up_proj"), form)
-            layer.self_attn.o_proj = PackedLinear([layer.self_attn.o_proj], form)
-            layer.mlp.down_proj = PackedLinear([layer.mlp.down_proj], form)
+            layer.joined_projections = JoinedProjections.of(layer.self_attn, layer.mlp, form)
     elif form != "full":
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
@@ -34,10 +51,7 @@ def apply_form(model: PreTrainedModel, form: str) -> None:
         model.set_output_embeddings(PackedHead(head))
 
 
-def has_joined_projections(model: PreTrainedModel) -> bool:
-    """Whether the model is a Llama-shaped decoder whose projections `apply_form` joined."""
-    return is_llama_shaped(model) and all(hasattr(layer.mlp, "gate_up") for layer in model.model.layers)
-
-
-def _join(parent: nn.Module, name: str, parts: tuple[str, ...], form: str) -> None:
-    setattr(parent, name, PackedLinear([getattr(parent, part) for part in parts], form))
+def joined_projections(model: PreTrainedModel) -> list[JoinedProjections]:
+    """Those of each layer; empty where `apply_form` made none."""
+    layers: Any = model.model.layers if is_llama_shaped(model) else ()
+    return [layer.joined_projections for layer in layers if hasattr(layer, "joined_projections")]
