@@ -30,6 +30,7 @@ from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
+from storage.segment_format import FileKind
 from storage.segment_store import Namespace, ParentSegment, SegmentStore
 
 logger = logging.getLogger(__name__)
@@ -51,13 +52,14 @@ class _Key:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pending:
     """A save on its way: `ids` from the prompt's first token on, the copies of those that were not stored; `problem` is
-    what is still to be told when it is written."""
+    what is still to be told when it is written. States at `forgotten` are no longer needed then."""
 
     key: _Key
     ids: tuple[int, ...]
     tokens: TokenRange
     cuts: tuple[int, ...]
     problem: str | None
+    forgotten: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -179,12 +181,14 @@ class Persistence:
         key = _Key(owner, session_id)
         if self._codec is None or not self._can_be_stored(cache):
             return False
-        ids = tuple(cache.token_ids[:num_tokens])
+        # Recurrent layers can go on from a known state only, so nothing is stored behind the last one.
+        ids = tuple(cache.token_ids[: cache.nearest_length(cache.num_tokens if num_tokens is None else num_tokens)])
         if not ids:
             return True
         try:
             start = self._num_saved(owner, ids)
-            stop = min(len(ids), start + self._room_bytes() // self._codec.bytes_per_token)
+            num_new = min(len(ids) - start, self._room_bytes() // max(1, self._codec.bytes_per_token))
+            stop = max(start, cache.nearest_length(start + num_new))
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
             logger.exception("A cache could not be copied for saving")
@@ -194,7 +198,7 @@ class Persistence:
         if problem is not None:
             self._note(key, save=problem)
         if start < stop or problem is None:
-            item = _Pending(key, ids[:stop], tokens, tuple(cuts), problem)
+            item = _Pending(key, ids[:stop], tokens, tuple(cuts), problem, cache.forgotten_positions)
             with self._lock:
                 self._pending.append(item)
                 self._pending_bytes += tokens.num_bytes
@@ -261,7 +265,12 @@ class Persistence:
         if prefix.num_tokens < item.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
         segments = self._codec.segments(item.tokens, prefix.num_tokens, item.cuts)
-        return self._store.save(namespace, item.key.session_id, _parent(prefix), segments).refused
+        refused = self._store.save(namespace, item.key.session_id, _parent(prefix), segments).refused
+        for part in prefix.parts:
+            end = part.start + part.num_tokens
+            if part.has_state and end in item.forgotten and end < len(item.ids):
+                self._store.drop_state(part.key)
+        return refused
 
     def _let_go(self, key: _Key) -> None:
         with self._lock:
@@ -282,7 +291,7 @@ class Persistence:
         pending = self._on_the_way(owner)  # first: what leaves it meanwhile is stored
         num_tokens = self._store.lookup(self._namespace(owner), ids).num_tokens
         for item in pending:
-            num_tokens = _reach(item, ids, num_tokens)
+            num_tokens = self._reach(item, ids, num_tokens)
         return num_tokens
 
     def _pieces(self, codec: SegmentCodec, owner: str, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
@@ -295,7 +304,7 @@ class Persistence:
                 yield Piece(reached, end, read)
                 reached = end
         for item in pending:
-            end = _reach(item, wanted_ids, reached)
+            end = self._reach(item, wanted_ids, reached)
             if end > reached:
                 yield Piece(reached, end, partial(codec.part, item.tokens, reached, end))
                 reached = end
@@ -307,7 +316,17 @@ class Persistence:
     def _read(
         self, codec: SegmentCodec, namespace: Namespace, part: SegmentPart, begin: int, ids: tuple[int, ...]
     ) -> TokenRange:
-        return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids)
+        state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
+        return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
+
+    def _reach(self, item: _Pending, ids: tuple[int, ...], reached: int) -> int:
+        """How far `item` leads along `ids`, where tokens up to `reached` are there already."""
+        if not item.tokens.start <= reached < len(item.ids):
+            return reached
+        end = common_length(item.ids, ids)
+        if self._codec is not None and self._codec.state_layout:
+            end = max((state.num_tokens for state in item.tokens.states if state.num_tokens <= end), default=0)
+        return max(reached, end)
 
     def _on_the_way(self, owner: str) -> list[_Pending]:
         with self._lock:
@@ -340,7 +359,7 @@ class Persistence:
         with self._lock:
             known = self._namespaces.get(owner)
         if known is None:
-            known = self._store.namespace(owner, self._fingerprint, self._codec.layout)
+            known = self._store.namespace(owner, self._fingerprint, self._codec.layout, self._codec.state_layout)
             with self._lock:
                 self._namespaces[owner] = known
         return known
@@ -361,13 +380,6 @@ def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
         "torch": _minor(torch.__version__),
         "transformers": _minor(transformers.__version__),
     }
-
-
-def _reach(item: _Pending, ids: tuple[int, ...], reached: int) -> int:
-    """How far `item` leads along `ids`, where tokens up to `reached` are there already."""
-    if not item.tokens.start <= reached < len(item.ids):
-        return reached
-    return max(reached, common_length(item.ids, ids))
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:

@@ -96,6 +96,8 @@ class Restore:
         """Read no further. May be called at any time, again and again."""
         if self._has_ended:
             return
+        if self.cache.num_tokens > self._num_before and not self.cache.is_croppable:
+            self.cache.repair()  # back to the last recurrent state that came
         self._num_appended = self.num_tokens
         self._has_ended = True
         self.seconds = time.perf_counter() - self._began_s

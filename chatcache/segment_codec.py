@@ -7,11 +7,12 @@ sessions or threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.states import KeptState, LayerState, StateRole
 from chatcache.loader import LoadedModel
 from storage.segment_format import StoredTensor, TensorLayout
 from storage.segment_store import NewSegment
@@ -31,24 +32,32 @@ _DTYPE_NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
+_TURN = TensorLayout("turn", "I32", (2,), token_axis=None)
+"""Beside the tensors of a recurrent state: the turn it was taken in, and its role's number."""
+_ROLES = tuple(StateRole)
 _DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentCodec:
-    """`layout` names every tensor that is stored for a token: its layer's number, a dot, its name in the layer."""
+    """`layout` names every tensor that is stored for a token: its layer's number, a dot, its name in the layer.
+
+    `state_layout` names those of a recurrent state, and is empty where there is none; `state` is an example of it.
+    """
 
     layout: tuple[TensorLayout, ...]
     num_layers: int
     device: torch.device
+    state_layout: tuple[TensorLayout, ...] = ()
+    state: tuple[LayerState, ...] = ()
 
     @classmethod
     @torch.inference_mode()
     def learn(cls, loaded: LoadedModel, make_cache: Callable[[], SessionCache]) -> SegmentCodec | None:
         """The codec for caches of this model, learnt from a forward of one token; None where layers hold anything that
-        does not belong to a single token. Raises KeyError on a dtype that has no name."""
+        is neither a token's nor recurrent state. Raises KeyError on a dtype that has no name."""
         cache = make_cache()
-        if cache.cache is None or not cache.is_croppable:
+        if cache.cache is None or not cache.is_exportable:
             return None
         device = loaded.model.device
         token = torch.zeros((1, 1), dtype=torch.long, device=device)
@@ -59,7 +68,14 @@ class SegmentCodec:
             TensorLayout(name, _DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), token_axis=0)
             for name, tensor in _named(one)
         )
-        return cls(tuple(layout), len(one.layers), device)
+        if not one.states:
+            return cls(tuple(layout), len(one.layers), device)
+        state = one.states[0].layers
+        state_layout = (
+            TensorLayout(name, _DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), token_axis=None)
+            for name, tensor in _named_state(state)
+        )
+        return cls(tuple(layout), len(one.layers), device, (*state_layout, _TURN), state)
 
     @property
     def bytes_per_token(self) -> int:
@@ -70,35 +86,61 @@ class SegmentCodec:
         return max(1, min(MAX_SEGMENT_TOKENS, MAX_SEGMENT_BYTES // max(1, self.bytes_per_token)))
 
     def segments(self, tokens: TokenRange, start: int, cuts: Sequence[int]) -> Iterator[NewSegment]:
-        """The tokens from `start` on, in segments that end at `cuts`; `tokens` are on the CPU."""
+        """The tokens from `start` on, in segments that end at `cuts` and states; `tokens` are on the CPU."""
         stop = tokens.start + len(tokens.token_ids)
-        for begin, end in segment_bounds(start, stop, cuts, self.max_segment_tokens):
+        states = {state.num_tokens: state for state in tokens.states}
+        for begin, end in segment_bounds(start, stop, (*cuts, *states), self.max_segment_tokens):
             first, last = begin - tokens.start, end - tokens.start
             buffers = {name: _bytes(tensor[first:last]) for name, tensor in _named(tokens)}
-            yield NewSegment(begin, tokens.token_ids[first:last], buffers)
+            state = _state_buffers(states[end]) if end in states else None
+            yield NewSegment(begin, tokens.token_ids[first:last], buffers, state)
 
     def tokens(
-        self, tensors: Mapping[str, StoredTensor], start: int, begin: int, token_ids: Sequence[int]
+        self,
+        tensors: Mapping[str, StoredTensor],
+        start: int,
+        begin: int,
+        token_ids: Sequence[int],
+        state: Mapping[str, StoredTensor] | None = None,
     ) -> TokenRange:
-        """The tokens `token_ids`, which stand at `begin`, of a loaded segment that starts at `start`; on the device."""
+        """The tokens `token_ids`, which stand at `begin`, of a loaded segment that starts at `start`; on the device.
+        `state` is what is stored behind the last of them."""
         layers: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_layers)]
         for name, stored in tensors.items():
-            data = torch.frombuffer(stored.data, dtype=_DTYPES[stored.dtype]).reshape(stored.shape)
+            data = _tensor(stored)
             index, _, own_name = name.partition(".")
             layers[int(index)][own_name] = data[begin - start : begin - start + len(token_ids)].to(self.device)
-        return TokenRange(begin, tuple(token_ids), tuple(layers))
+        states = () if state is None else (self._kept_state(state, begin + len(token_ids)),)
+        return TokenRange(begin, tuple(token_ids), tuple(layers), states)
 
     def part(self, tokens: TokenRange, begin: int, end: int) -> TokenRange:
         """Tokens `[begin, end)` of a run, on the device."""
         first, last = begin - tokens.start, end - tokens.start
         layers = ({name: rows[first:last].to(self.device) for name, rows in layer.items()} for layer in tokens.layers)
-        return TokenRange(begin, tokens.token_ids[first:last], tuple(layers))
+        states = tuple(_moved(state, self.device) for state in tokens.states if begin < state.num_tokens <= end)
+        return TokenRange(begin, tokens.token_ids[first:last], tuple(layers), states)
+
+    def _kept_state(self, stored: Mapping[str, StoredTensor], num_tokens: int) -> KeptState:
+        tensors = {name: _tensor(each).to(self.device) for name, each in stored.items()}
+        turn, role = tensors[_TURN.name].tolist()
+        layers = tuple(
+            replace(
+                layer,
+                conv={i: None if old is None else tensors[f"{index}.conv.{i}"] for i, old in layer.conv.items()},
+                recurrent={
+                    i: None if old is None else tensors[f"{index}.recurrent.{i}"] for i, old in layer.recurrent.items()
+                },
+            )
+            for index, layer in enumerate(self.state)
+        )
+        return KeptState(num_tokens, turn, _ROLES[role], layers)
 
 
 def on_cpu(tokens: TokenRange) -> TokenRange:
     """The same, where a writer can read it."""
     layers = tuple({name: tensor.cpu() for name, tensor in layer.items()} for layer in tokens.layers)
-    return TokenRange(tokens.start, tokens.token_ids, layers)
+    states = tuple(_moved(state, torch.device("cpu")) for state in tokens.states)
+    return TokenRange(tokens.start, tokens.token_ids, layers, states)
 
 
 def segment_bounds(start: int, stop: int, cuts: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
@@ -116,6 +158,31 @@ def _named(tokens: TokenRange) -> Iterator[tuple[str, torch.Tensor]]:
     for index, layer in enumerate(tokens.layers):
         for name, tensor in layer.items():
             yield f"{index}.{name}", tensor
+
+
+def _named_state(layers: Sequence[LayerState]) -> Iterator[tuple[str, torch.Tensor]]:
+    for index, layer in enumerate(layers):
+        for sort, tensors in (("conv", layer.conv), ("recurrent", layer.recurrent)):
+            for number, tensor in tensors.items():
+                if tensor is not None:
+                    yield f"{index}.{sort}.{number}", tensor
+
+
+def _state_buffers(state: KeptState) -> dict[str, memoryview]:
+    turn = torch.tensor([state.turn, _ROLES.index(state.role)], dtype=torch.int32)
+    return {name: _bytes(tensor) for name, tensor in (*_named_state(state.layers), (_TURN.name, turn))}
+
+
+def _moved(state: KeptState, device: torch.device) -> KeptState:
+    def to(tensors: Mapping[int, torch.Tensor | None]) -> dict[int, torch.Tensor | None]:
+        return {number: None if tensor is None else tensor.to(device) for number, tensor in tensors.items()}
+
+    layers = (replace(layer, conv=to(layer.conv), recurrent=to(layer.recurrent)) for layer in state.layers)
+    return replace(state, layers=tuple(layers))
+
+
+def _tensor(stored: StoredTensor) -> torch.Tensor:
+    return torch.frombuffer(stored.data, dtype=_DTYPES[stored.dtype]).reshape(stored.shape)
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -26,12 +26,14 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """The first `num_tokens` tokens of a stored segment; they stand at `start` of the prompt."""
+    """The first `num_tokens` tokens of a stored segment; they stand at `start` of the prompt. `has_state`: the
+    recurrent state behind the last of them is stored too."""
 
     key: str
     start: int
     num_tokens: int
     is_whole: bool
+    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _prefix(last: FoundSegment, end: int, sound: Mapping[int, FoundSegment]) -> 
     here: FoundSegment | None = last
     part_end = end
     while here is not None:
-        parts.append(SegmentPart(here.key, here.start, part_end - here.start, part_end == here.end))
+        is_whole = part_end == here.end
+        parts.append(SegmentPart(here.key, here.start, part_end - here.start, is_whole, is_whole and here.has_state))
         part_end = here.start
         here = None if here.parent_id is None else sound[here.parent_id]
     return StoredPrefix(end, tuple(reversed(parts)), last.has_state and end == last.end)

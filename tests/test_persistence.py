@@ -301,7 +301,7 @@ def test_a_save_that_does_not_fit_the_quota_is_refused_told_and_nothing_is_exemp
 def test_a_model_whose_caches_cannot_be_stored_says_so_and_saves_nothing(
     tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SessionCache, "is_croppable", False)
+    monkeypatch.setattr(SessionCache, "is_exportable", False)
     bench = Bench(tiny_llama, tmp_path)
     session = bench.session()
     assert not bench.persistence.is_possible

@@ -51,16 +51,19 @@ class Alignment:
 class TokenRange:
     """What a cache holds for `token_ids`, which start at token `start`: for each layer its tensors by name.
 
-    Each tensor is contiguous, its first dimension is the token. A layer that stores nothing has none.
+    Each tensor is contiguous, its first dimension is the token. A layer that stores nothing has none. `states` are the
+    recurrent states known behind some of the tokens, in order.
     """
 
     start: int
     token_ids: tuple[int, ...]
     layers: tuple[dict[str, Tensor], ...]
+    states: tuple[KeptState, ...] = ()
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for layer in self.layers for tensor in layer.values())
+        num_token_bytes = sum(tensor.nbytes for layer in self.layers for tensor in layer.values())
+        return num_token_bytes + sum(state.num_bytes for state in self.states)
 
 
 class SessionCache:
@@ -77,7 +80,6 @@ class SessionCache:
         self._settle_at: int | None = None
         self._was_converted = False
         self._kept = KeptStates()
-        self._turn = 0
         if make_layers is not None:
             self.cache = Cache(layers=make_layers())
 
@@ -102,7 +104,7 @@ class SessionCache:
 
     @property
     def is_croppable(self) -> bool:
-        """Whether tokens can be removed one by one, given out and taken in."""
+        """Whether tokens can be removed one by one."""
         return all(isinstance(layer, TokenLayer) and not is_recurrent(layer) for layer in self._storing_layers())
 
     @property
@@ -117,6 +119,16 @@ class SessionCache:
             return 0
         limits = [layer.max_undisturbed_tokens for layer in self._token_layers()]
         return min([MAX_CANDIDATE_TOKENS, *(limit for limit in limits if limit is not None)]) - 1
+
+    @property
+    def is_exportable(self) -> bool:
+        """Whether all that the layers hold can be given out and taken in: tokens, or recurrent state."""
+        return all(isinstance(layer, TokenLayer) or is_recurrent(layer) for layer in self._storing_layers())
+
+    @property
+    def forgotten_positions(self) -> frozenset[int]:
+        """Where a recurrent state was known that is not worth keeping any longer, in memory or elsewhere."""
+        return frozenset(self._kept.forgotten)
 
     @property
     def kept_positions(self) -> tuple[int, ...]:
@@ -140,7 +152,6 @@ class SessionCache:
         num_held, limit = self.num_tokens, len(wanted_ids) - 1
         self._settle_at = limit
         if num_held == 0:
-            self._turn = 1
             return Alignment(0, 0, 0, MissReason.NO_CACHE) if limit > 0 else Alignment(0, 0)
         num_common = min(common_length(self._token_ids, wanted_ids), limit)
         reason = MissReason.HISTORY if num_common < min(num_held, limit) else None
@@ -150,7 +161,6 @@ class SessionCache:
         if num_kept == num_held:
             self.keep_state(StateRole.REPLY)
         self.crop_to(num_kept)
-        self._begin_turn()
         self.settle()
         return Alignment(num_kept, num_held - num_kept, None if reason is None else num_kept, reason)
 
@@ -165,8 +175,8 @@ class SessionCache:
     def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
         """Keep the recurrent state as it is now, so that the cache can be rolled back to this length later."""
         is_new = role is StateRole.SHARED or self.num_tokens not in self._kept.positions
-        if is_new and self.num_tokens and self._has_only_known_layers() and any(map(is_recurrent, self._layers())):
-            self._kept.add(KeptState(self.num_tokens, self._turn, role, take_states(self._layers())))
+        if is_new and self.num_tokens and self.is_exportable and any(map(is_recurrent, self._layers())):
+            self._kept.add(self._state(role))
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Note that a forward just fed `token_ids`. Raises CacheStateError when a layer does not hold them.
@@ -261,7 +271,7 @@ class SessionCache:
         """A cache of the same kind with copies of the first `num_tokens` tokens, or of as many as can be copied."""
         forked = SessionCache(self.kind, self._make_layers)
         num_kept = self.nearest_length(num_tokens)
-        if num_kept == 0 or not self._has_only_known_layers():
+        if num_kept == 0 or not self.is_exportable:
             return forked
         self.check()
         for mine, its in zip(self._token_layers(), forked._token_layers(), strict=True):
@@ -279,24 +289,45 @@ class SessionCache:
 
         What is not settled yet is settled first, which is done between turns only.
         """
-        if not self.is_croppable:
-            raise CacheStateError("this cache holds state that cannot be given out by token")
+        if not self.is_exportable:
+            raise CacheStateError("this cache holds what cannot be given out")
         self.check()
         if stop > self.num_settled_tokens:
             self.settle()
         layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
-        return TokenRange(start, tuple(self._token_ids[start:stop]), layers)
+        return TokenRange(start, tuple(self._token_ids[start:stop]), layers, self._states_between(start, stop))
 
     @torch.inference_mode()
     def import_(self, tokens: TokenRange) -> None:
-        """Append what `export` of a cache of the same kind and model gave out. Raises CacheStateError on a gap."""
+        """Append what `export` of a cache of the same kind and model gave out. Raises CacheStateError on a gap.
+
+        Recurrent layers are usable again where a state ended the range; `repair` goes back to the last one.
+        """
         layers = list(self._layers())
         if tokens.start != self.num_tokens or len(tokens.layers) != len(layers):
             raise CacheStateError(f"tokens from {tokens.start} cannot be appended to a cache of {self.num_tokens}")
         for layer, rows in zip(layers, tokens.layers, strict=True):
             if isinstance(layer, TokenLayer):
                 layer.import_(rows)
-        self.advance(tokens.token_ids)
+        self._token_ids.extend(tokens.token_ids)
+        for state in tokens.states:
+            self._kept.add(state)
+        if tokens.states and tokens.states[-1].num_tokens == self.num_tokens:
+            put_states(layers, tokens.states[-1].layers)
+        self.check()
+
+    def _state(self, role: StateRole) -> KeptState:
+        turn = self._kept.turn_of(role, self.num_tokens)
+        return KeptState(self.num_tokens, turn, role, take_states(self._layers()))
+
+    def _states_between(self, start: int, stop: int) -> tuple[KeptState, ...]:
+        """The kept ones, and the one now held if it stands there. That one is not kept by being given out."""
+        states = self._kept.between(start, stop)
+        is_now = start < stop == self.num_tokens and stop not in self.kept_positions
+        if not is_now or not any(map(is_recurrent, self._layers())):
+            return states
+        self._kept.forgotten.add(stop)
+        return (*states, self._state(StateRole.REPLY))
 
     def _restore(self, num_tokens: int) -> None:
         """Bring every layer to `num_tokens` tokens, at which a state is kept if the cache is not croppable."""
@@ -305,18 +336,8 @@ class SessionCache:
         state = None if self.is_croppable else self._kept.nearest(num_tokens)
         if state is not None:
             put_states(self._layers(), state.layers)
-            self._turn = state.turn
         self._kept.crop_to(num_tokens)
         del self._token_ids[num_tokens:]
-
-    def _begin_turn(self) -> None:
-        """Count turns; another reply to the prompt whose state is held belongs to the same turn."""
-        if self.num_tokens != self._settle_at:
-            self._turn += 1
-
-    def _has_only_known_layers(self) -> bool:
-        """Whether all that the layers hold can be copied: tokens, or recurrent state."""
-        return all(isinstance(layer, TokenLayer) or is_recurrent(layer) for layer in self._storing_layers())
 
     def _layers(self) -> list[Any]:
         return [] if self.cache is None else self.cache.layers
@@ -336,7 +357,6 @@ class SessionCache:
         self._token_ids.clear()
         self._was_converted = False
         self._kept = KeptStates()
-        self._turn = 0
 
 
 def _layer_bytes(layer: Any) -> int:

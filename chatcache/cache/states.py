@@ -71,6 +71,8 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._states: list[KeptState] = []
+        self.forgotten: set[int] = set()
+        """Positions whose state was given out or kept, and is worth it no longer."""
 
     @property
     def num_bytes(self) -> int:
@@ -84,7 +86,18 @@ class KeptStates:
         """Keep `state` in place of any at its position, and drop what is no longer worth keeping."""
         others = [kept for kept in self._states if kept.num_tokens != state.num_tokens]
         self._states = sorted([*others, state], key=lambda kept: kept.num_tokens)
+        before = self.positions
         self._states = [kept for kept in self._states if is_worth_keeping(kept.role, kept.turn, state.turn)]
+        self.forgotten = (self.forgotten | set(before)) - set(self.positions)
+
+    def turn_of(self, role: StateRole, num_tokens: int) -> int:
+        """The turn that a new state belongs to: each prompt begins one."""
+        last = self.nearest(num_tokens)
+        return (0 if last is None else last.turn) + (role is StateRole.PROMPT)
+
+    def between(self, start: int, stop: int) -> tuple[KeptState, ...]:
+        """The states after more than `start` and at most `stop` tokens."""
+        return tuple(state for state in self._states if start < state.num_tokens <= stop)
 
     def nearest(self, num_tokens: int) -> KeptState | None:
         """The last state at or before `num_tokens`."""
@@ -93,6 +106,7 @@ class KeptStates:
 
     def crop_to(self, num_tokens: int) -> None:
         self._states = [state for state in self._states if state.num_tokens <= num_tokens]
+        self.forgotten = {position for position in self.forgotten if position <= num_tokens}
 
 
 def is_recurrent(layer: Any) -> bool:

@@ -1,0 +1,119 @@
+"""Recurrent and hybrid models after a restart: a chat goes on at the nearest stored state; few states are stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from services import GREEDY, counted_forwards, open_service, runtime_of
+from tiny_models import RECURRENT, tiny_model
+
+from chatcache.chat import ChatService
+from chatcache.events import Reply
+from chatcache.loader import LoadedModel
+from storage.segment_format import FileKind
+from storage.segment_models import SegmentFileRow, SegmentRow
+
+TIMEOUT_S = 60
+
+
+def loaded_as(name: str, tiny_llama: LoadedModel) -> LoadedModel:
+    return replace(tiny_llama, model=tiny_model(name, 384), name=name)
+
+
+def send(service: ChatService, session_id: str, text: str) -> Reply:
+    return service.send(session_id, text, GREEDY).result(TIMEOUT_S)
+
+
+def stored(service: ChatService, kind: FileKind) -> dict[int, str]:
+    """Where the stored files of this kind end, with their names."""
+    runtime = runtime_of(service)
+    runtime.persistence.flush()
+    with runtime.segments._database.read() as db:
+        rows = db.query(SegmentRow.start, SegmentRow.token_ids, SegmentRow.key).join(
+            SegmentFileRow, SegmentFileRow.segment_id == SegmentRow.id
+        )
+        found = rows.where(SegmentFileRow.kind == kind).all()
+    return {start + len(ids) // 4: runtime.segments._folder.name(key, kind) for start, ids, key in found}
+
+
+def talk(service: ChatService, num_turns: int) -> str:
+    session = service.create_session(system_prompt="Be brief.")
+    for number in range(num_turns):
+        send(service, session.id, f"Word {number}.")
+    return session.id
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
+    name: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    loaded = loaded_as(name, tiny_llama)
+    with open_service(loaded, tmp_path / "whole") as service:
+        session_id = talk(service, 3)
+        uninterrupted = [send(service, session_id, text) for text in ("Go on.", "And on.")]
+        again = service.regenerate(session_id, sampling=GREEDY).result(TIMEOUT_S)
+    with open_service(loaded, tmp_path / "cut") as service:
+        session_id = talk(service, 3)
+    with open_service(loaded, tmp_path / "cut") as service, counted_forwards(loaded) as forwarded:
+        forwarded.clear()
+        resumed = send(service, session_id, "Go on.")
+        assert sum(forwarded) == resumed.stats.num_computed_tokens + resumed.stats.num_completion_tokens - 1
+    with open_service(loaded, tmp_path / "cut") as service:
+        replies = [resumed, send(service, session_id, "And on.")]
+    with open_service(loaded, tmp_path / "cut") as service:
+        regenerated = service.regenerate(session_id, sampling=GREEDY).result(TIMEOUT_S)
+    for reply, expected in zip((*replies, regenerated), (*uninterrupted, again), strict=True):
+        assert reply.message.token_ids == expected.message.token_ids
+        assert reply.stats.num_cached_tokens == expected.stats.num_cached_tokens
+        assert reply.stats.reuse[-1].source == "disk"
+        assert reply.stats.fallbacks == ()
+    assert regenerated.stats.num_computed_tokens == 1
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
+def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    loaded = loaded_as(name, tiny_llama)
+    counts: list[int] = []
+    session_id = None
+    for first in range(0, 30, 10):
+        with open_service(loaded, tmp_path) as service:
+            session_id = session_id or service.create_session(system_prompt="Be brief.").id
+            for number in range(first, first + 10):
+                send(service, session_id, f"Word {number}.")
+                counts.append(len(stored(service, FileKind.STATE)))
+    # Four of the last two turns, and the end of every eighth.
+    assert max(counts) <= 4 + 30 // 8 + 1, counts
+    assert counts[-1] >= 30 // 8
+
+
+@pytest.mark.parametrize("kind", [FileKind.KV, FileKind.STATE])
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_reuse_stops_before_what_is_missing_and_the_reply_is_the_same(
+    harm: str, position: int, kind: FileKind, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    loaded = loaded_as("lfm2", tiny_llama)
+    with open_service(loaded, tmp_path) as service:
+        session_id = talk(service, 3)
+        files, states = stored(service, kind), sorted(stored(service, FileKind.STATE))
+        end = sorted(files)[position]
+        path = runtime_of(service).segments._folder.path / files[end]
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if harm == "damaged":
+        data[-3] ^= 1
+        path.write_bytes(data)
+    with open_service(loaded, tmp_path) as service:
+        reply = send(service, session_id, "Go on!")
+        stats = reply.stats
+        if kind is FileKind.STATE and harm == "missing":
+            # The sweep has noticed; later states do not need this one.
+            assert stats.num_cached_tokens == max(each for each in states if each != end)
+        else:
+            assert stats.num_cached_tokens == max((each for each in states if each < end), default=0)
+        assert stats.num_computed_tokens == stats.num_prompt_tokens - stats.num_cached_tokens
+    with open_service(loaded, tmp_path / "fresh") as service:
+        other = talk(service, 3)
+        assert send(service, other, "Go on!").message.token_ids == reply.message.token_ids
