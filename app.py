@@ -6,6 +6,7 @@ The only reader of arguments and environment. Exit status: 0 stopped on request,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import os
 import signal
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from chatcache.config import EMBEDDED_MODEL, ServiceConfig
-from chatcache.errors import ChatCacheError
+from chatcache.config import DEFAULT_DISK_QUOTA_BYTES, EMBEDDED_MODEL, ServiceConfig
+from chatcache.errors import ChatCacheError, InvalidInputError
+from chatcache.memory.byte_sizes import parse_size
 from storage.data_dir import default_data_dir
 
 DEFAULT_PORT = 7860
@@ -65,7 +67,9 @@ def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address | None]
     add(
         "--model", default=EMBEDDED_MODEL, help="local folder, .gguf file or hub id (default: the embedded %(default)s)"
     )
-    add("--data-dir", type=Path, default=default_data_dir(), help="where chats and models lie (default: %(default)s)")
+    add(
+        "--data-dir", type=_folder, default=default_data_dir(), help="where chats and models lie (default: %(default)s)"
+    )
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=_port, default=DEFAULT_PORT, help="port to listen on, 0 for any free one (default: %(default)s)")
     add("--insecure", action="store_true", help="allow a --host that other machines can reach; there is no password")
@@ -77,6 +81,8 @@ def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address | None]
     )
     add("--list-caches", action="store_true", help="print which cache kinds fit this model and device, and exit")
     add("--context", type=_at_least_one, metavar="TOKENS", help="context length (default: what the model supports)")
+    add("--memory", type=_size, metavar="SIZE", help="for all live caches, such as 4GB (default: most of what is free)")
+    add("--disk-quota", type=_size, default=DEFAULT_DISK_QUOTA_BYTES, metavar="SIZE", help="for saved caches (10GiB)")
     add("--max-turns", type=_at_least_one, default=2, help="replies written at once (default: %(default)s)")
     add("--version", action="version", version=f"chatcache {version()}")
     given = parser.parse_args(argv)
@@ -87,12 +93,14 @@ def parse_arguments(argv: Sequence[str]) -> tuple[ServiceConfig, Address | None]
         )
     config = ServiceConfig(
         model=given.model,
-        data_dir=given.data_dir.expanduser(),
+        data_dir=given.data_dir,
         device=given.device,
         dtype=given.dtype,
         weights=given.weights,
         cache=given.cache,
         max_context_tokens=given.context,
+        memory_budget_bytes=given.memory,
+        disk_quota_bytes=given.disk_quota,
         max_concurrent_turns=given.max_turns,
     )
     return config, None if given.list_caches else Address(given.host, given.port)
@@ -145,8 +153,11 @@ def _serve(config: ServiceConfig, address: Address) -> None:
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+    """SIGHUP is what a closed terminal sends; nohup's wish to outlive it is kept."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+        if number is not getattr(signal, "SIGHUP", None) or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _reserve(address: Address) -> Address:
@@ -183,15 +194,32 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"{text} names the home of a user who is not there") from error
+
+
 def _at_least_one(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return int(text)
 
 
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    """Print a line, as far as the terminal can show it and as long as there is one."""
+    encoding = sys.stdout.encoding or "utf-8"
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{line}\n".encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
