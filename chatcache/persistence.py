@@ -97,7 +97,7 @@ class Persistence:
 
     @property
     def is_possible(self) -> bool:
-        """Whether caches of this model and kind can be stored token by token."""
+        """Whether caches of this model and kind can be stored."""
         return self._codec is not None
 
     @property
