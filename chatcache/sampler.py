@@ -18,10 +18,10 @@ from transformers.generation.logits_process import (
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from chatcache.stats import Sampling
+from chatcache.top_p import QuickTopP
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Sampler:
         if top_k > 0:
             self._processors.append(TopKLogitsWarper(top_k))
         if top_p < 1.0:
-            self._processors.append(TopPLogitsWarper(float(top_p)))
+            self._processors.append(QuickTopP(float(top_p)))
         if min_p > 0.0:
             self._processors.append(MinPLogitsWarper(float(min_p)))
 
@@ -88,7 +88,11 @@ class Sampler:
         if self._is_greedy:
             return int(scores.argmax())
         generator = torch.Generator().manual_seed(token_seed(self.seed, len(token_ids)))
-        return int(torch.multinomial(scores.softmax(dim=-1), 1, generator=generator))
+        probabilities = scores.softmax(dim=-1)
+        # A draw takes a random number for each token in the order of their ids: those behind the last possible token
+        # change nothing, and drawing them would take longer than all else here.
+        num_possible = int(probabilities[0].nonzero()[-1]) + 1
+        return int(torch.multinomial(probabilities[:, :num_possible], 1, generator=generator))
 
     def choose_run(self, token_ids: Sequence[int], candidates: Sequence[int], logits: torch.Tensor) -> list[int]:
         """The tokens that `choose` gives one after another, as far as `candidates` foresaw them, and the one behind.

@@ -89,6 +89,16 @@ def test_the_tokens_are_those_of_generate(model: LlamaForCausalLM, sampling: Sam
     assert _chosen(model, sampling, PROMPT, 40) == _generated(model, sampling, 40)
 
 
+@pytest.mark.parametrize("num_last_possible", [1, 7, 33, 1000, 4999])
+def test_leaving_out_what_cannot_be_drawn_changes_no_draw(num_last_possible: int) -> None:
+    logits = torch.randn(5000, generator=torch.Generator().manual_seed(num_last_possible))
+    logits[num_last_possible:] = float("-inf")
+    for position in range(1, 30):
+        generator = torch.Generator().manual_seed(token_seed(7, position))
+        expected = int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
+        assert Sampler(OFF).choose([0] * position, logits) == expected
+
+
 def test_another_seed_gives_other_tokens(model: LlamaForCausalLM) -> None:
     assert _chosen(model, OFF, PROMPT, 20) != _chosen(model, Sampling(seed=8).merged(OFF), PROMPT, 20)
 
