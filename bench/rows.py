@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import speed
+from bench import resume, speed
 from bench.line import Line
 from bench.workbench import Workbench
 
@@ -13,4 +13,6 @@ Row = Callable[[Workbench], Iterator[Line]]
 ROWS: dict[str, Row] = {
     "prefill": speed.measure_prefill,
     "decode": speed.measure_decode,
+    "resume": resume.measure_resume,
+    "disk": resume.measure_disk,
 }

@@ -215,11 +215,12 @@ class SegmentStore:
             return self._room.remove({self._folder.name(key, kind): num_bytes for key, kind, num_bytes in files})
 
     def drop_state(self, key: str) -> None:
-        """Remove the recurrent state stored after this segment; its KV stays."""
+        """Remove the recurrent state stored after this segment, unless a chat ends there; its KV stays."""
         with self._lock:
             state = (SegmentRow.key == key, SegmentFileRow.kind == FileKind.STATE)
             with self._database.write() as db:
-                files = find_files(db, *state)
+                ends = {head.segment_id for head in read_heads(db)}
+                files = [file for file in find_files(db, *state) if file.segment_id not in ends]
                 for file in files:
                     remove_file_row(db, file.segment_id, file.kind)
             self._room.remove({self._folder.name(file.key, file.kind): file.written.num_bytes for file in files})

@@ -90,6 +90,13 @@ def test_a_row_compares_us_with_every_peer(name: str, tiny_bench: Workbench) -> 
     assert line.ratios[0].value == pytest.approx(line.ours / line.others["transformers"])
 
 
+@pytest.mark.parametrize(("name", "num_lines"), [("resume", 1), ("disk", 3)])
+def test_a_row_about_the_disk_measures_all_it_names(name: str, num_lines: int, tiny_bench: Workbench) -> None:
+    lines = list(ROWS[name](tiny_bench))
+    assert len(lines) == num_lines
+    assert all(line.ours > 0 and line.ratios for line in lines)
+
+
 def test_the_figures_are_medians_without_the_warm_up_and_the_measures_take_turns(tiny_bench: Workbench) -> None:
     calls: list[str] = []
     values = {"a": iter([1000.0, 3.0]), "b": iter([0.0, 5.0])}

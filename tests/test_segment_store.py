@@ -258,8 +258,10 @@ def test_a_recurrent_chat_is_restored_at_states_only(
     state = store.load(recurrent, prefix.parts[-1].key, FileKind.STATE)
     assert bytes(state["layers.1.state"].data) == kv(ids[8:12], 8, STATE_LAYOUT)["layers.1.state"]
 
-    store.drop_state(prefix.parts[-1].key)
-    assert store.lookup(recurrent, ids).num_tokens == 4
+    for part in prefix.parts:
+        store.drop_state(part.key)
+    assert store.lookup(recurrent, ids[:11]).num_tokens == 0
+    assert store.lookup(recurrent, ids).num_tokens == 12, "a chat ends there: its state stays"
 
 
 def test_a_state_can_be_added_to_a_segment_that_is_stored(
