@@ -25,6 +25,10 @@ class ChangeBoard:
             self._changed.wait_for(lambda: self._closed or self._versions.get(session_id, 0) > since, timeout_s)
             return max(since, self._versions.get(session_id, 0))
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Let every waiter go."""
         with self._changed:

@@ -63,6 +63,11 @@ class ChatService:
         """Stop running turns, store their replies, let the data directory go. Ends the service of every owner."""
         self._runtime.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """The service is closing or closed: nothing changes any more, and reports may fail."""
+        return self._runtime.changes.is_closed
+
     # ------------------------------------------------------------------ turns
 
     def send(

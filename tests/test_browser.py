@@ -349,6 +349,35 @@ def test_an_unknown_address_is_a_sentence_and_a_fresh_start(page: Page, site: Si
         assert "session=" not in page.url
 
 
+def test_a_tab_that_begins_without_a_chat_lists_the_chats_there_are(page: Page, site: Site) -> None:
+    session = site.service.create_session(title="An older chat about lamps")
+    listed = page.get_by_role("list", name="Chats").get_by_role("link", name="An older chat about lamps")
+    for address in (site.url, f"{site.url}?session=nonsense"):
+        page.goto(address)
+        expect(listed).to_be_visible(timeout=10_000)  # less than the list's own interval
+        page.reload()
+        expect(listed).to_be_visible(timeout=10_000)
+    site.service.delete(session.id)
+
+
+def test_a_chat_begun_here_and_deleted_is_named_and_comes_back(page: Page, site: Site) -> None:
+    page.goto(site.url)
+    say(page, "Say hello to the lighthouse keeper.")
+    page.wait_for_url("**?session=*")
+    session_id = session_in_address(page)
+    site.service.active_turn(session_id) and button(page, "Stop").click()
+    expect(button(page, "Regenerate")).to_be_visible()
+    button(page, "Delete").click()
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    time.sleep(1)  # whatever still looked at the deleted chat has said so
+    expect(page.get_by_role("status").filter(has_text="is in the bin")).to_contain_text("lighthouse keeper")
+    button(page, "Undo").click()
+    expect(page.get_by_role("article", name="You")).to_have_text("Say hello to the lighthouse keeper.")
+    expect(page.get_by_text("is in the bin")).to_have_count(0)
+    assert session_in_address(page) == session_id
+    assert site.service.get_session(session_id).deleted_at is None
+
+
 def test_what_cannot_be_sent_stays_in_the_box(page: Page, site: Site) -> None:
     session_id = open_chat(page, site, SHORT)
     say(page, "   ")

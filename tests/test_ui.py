@@ -27,6 +27,7 @@ from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.transcript import LiveReply, render_transcript
+from chatcache.ui.view import View
 from storage.records import ChatSession, Message, MessageStatus, Role
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -401,6 +402,21 @@ def test_a_first_turn_is_not_called_a_miss() -> None:
     assert len(describe(stats, is_first=False)) == 2
 
 
+@pytest.mark.parametrize(("num_computed", "last"), [(1, "the last token was"), (63, "the last 63 tokens were")])
+def test_what_was_fetched_in_part_is_not_called_read_anew(num_computed: int, last: str) -> None:
+    stats = replace(
+        TURN,
+        num_computed_tokens=num_computed,
+        reuse=(Reuse("disk", 412),),
+        restore_s=0.1,
+        miss_reason=MissReason.NO_CACHE,
+        miss_index=412,
+    )
+    assert describe(stats, is_first=False)[1:] == [
+        f"This chat’s cache was not in memory; {last} not stored yet and had to be computed."
+    ]
+
+
 def test_repairs_and_fallbacks_are_told() -> None:
     stats = replace(TURN, num_recomputed_tokens=7, fallbacks=("Memory was short.",))
     assert describe(stats, is_first=False)[1:] == [
@@ -412,7 +428,26 @@ def test_repairs_and_fallbacks_are_told() -> None:
 def test_a_chat_without_a_cache_is_told_plainly() -> None:
     assert texts.CACHE_EMPTY in render_cache_panel(MODEL, None, None, is_first=True)
     gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
-    assert "nothing" in Elements(render_cache_panel(MODEL, gone, TURN, is_first=False)).text
+    text = Elements(render_cache_panel(MODEL, gone, TURN, is_first=False)).text
+    assert texts.CACHE_NOWHERE in text
+    assert "412 of 430" in text, "the last turn's figures stay"
+
+
+def test_a_cache_that_waits_on_disk_is_told_with_its_size() -> None:
+    gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
+    text = Elements(render_cache_panel(MODEL, gone, TURN, is_first=False, num_disk_bytes=3 * 2**20)).text
+    assert texts.CACHE_ON_DISK in text
+    assert "3.0 MiB" in text
+    live = Elements(render_cache_panel(MODEL, REPORT, TURN, is_first=False)).text
+    assert texts.CACHE_ON_DISK not in live
+    assert texts.CACHE_NOWHERE not in live
+
+
+def test_an_interrupted_reply_leaves_the_figures_of_the_one_before() -> None:
+    messages = (user("a"), reply("b"), user("c", id="u2"), reply("d", id="r2", position=3))
+    uncounted = {"r1": TURN, "r2": TurnStats(finish_reason=FinishReason.INTERRUPTED)}
+    assert View(session("x"), messages, 0, uncounted, None).last_reply == messages[1]
+    assert View(session("x"), messages[:1], 0, {}, None).last_reply is None
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,20 @@ from chatcache.stats import TurnStats
 from chatcache.ui import figures, texts
 
 
-def render_cache_panel(model: ModelInfo, report: CacheReport | None, stats: TurnStats | None, *, is_first: bool) -> str:
-    """The panel's inside. `stats` are those of the tip's last turn; `is_first`: that turn was the chat's first."""
+def render_cache_panel(
+    model: ModelInfo, report: CacheReport | None, stats: TurnStats | None, *, is_first: bool, num_disk_bytes: int = 0
+) -> str:
+    """The panel's inside. `stats` are those of the last finished turn; `is_first`: that turn was the chat's first.
+
+    `num_disk_bytes`: what is stored of this chat's cache; it is told where nothing is in memory.
+    """
     if stats is None or not stats.num_prompt_tokens:
         account = f'<p class="quiet">{texts.CACHE_EMPTY if report is None else texts.CACHE_IDLE}</p>'
     else:
-        account = _render_account(stats, is_first=is_first)
-    rows = _reply_rows(stats) + _cache_rows(model, report, stats)
+        account = f'<p class="quiet last-turn">{texts.LAST_TURN}</p>{_render_account(stats, is_first=is_first)}'
+    if report is not None and stats is not None and not report.is_live:
+        account += f'<p class="quiet">{texts.CACHE_ON_DISK if num_disk_bytes else texts.CACHE_NOWHERE}</p>'
+    rows = _reply_rows(stats) + _cache_rows(model, report, stats, num_disk_bytes)
     details = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
     told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in told)
@@ -47,7 +54,14 @@ def describe(stats: TurnStats, *, is_first: bool) -> list[str]:
     elif not reused:
         sentences.append(f"All {figures.count(total, 'token')} were computed.")
     if stats.miss_reason is not None and not (is_first and not reused):
-        sentences.append(texts.miss(stats.miss_reason, stats.miss_index))
+        sentences.append(
+            texts.miss(
+                stats.miss_reason,
+                stats.miss_index,
+                num_reused=reused,
+                num_computed=stats.num_computed_tokens,
+            )
+        )
     if stats.num_recomputed_tokens:
         sentences.append(
             f"{figures.count(stats.num_recomputed_tokens, 'token')} had to be computed again after a repair."
@@ -93,15 +107,19 @@ def _reply_rows(stats: TurnStats | None) -> list[tuple[str, str]]:
     if stats.decode_tokens_per_s:
         rows.append(("Speed", figures.speed(stats.decode_tokens_per_s)))
     if stats.num_completion_tokens:
-        rows.append(("Written", figures.count(stats.num_completion_tokens, "token")))
+        rows.append(("Written by this turn", figures.count(stats.num_completion_tokens, "token")))
     return rows
 
 
-def _cache_rows(model: ModelInfo, report: CacheReport | None, stats: TurnStats | None) -> list[tuple[str, str]]:
+def _cache_rows(
+    model: ModelInfo, report: CacheReport | None, stats: TurnStats | None, num_disk_bytes: int
+) -> list[tuple[str, str]]:
     rows = [("Kind", report.kind if report is not None else stats.cache_kind if stats else model.cache_kind)]
     if report is not None:
         held = f"{figures.count(report.num_tokens, 'token')}, {figures.size(report.num_bytes)}"
         rows.append(("In memory", held if report.is_live else "nothing"))
+        if not report.is_live:
+            rows.append(("On disk", figures.size(num_disk_bytes) if num_disk_bytes else "nothing"))
         chats = f" in {report.num_sessions} chats" if report.num_sessions > 1 else ""
         total, budget = figures.size(report.total_bytes), figures.size(report.budget_bytes)
         rows.append(("All caches", f"{total} of {budget}{chats}"))

@@ -16,6 +16,7 @@ import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, StatusEvent, TextEvent
+from chatcache.reports import CacheReport
 from chatcache.turn import Turn
 from chatcache.ui import texts
 from chatcache.ui.cache_panel import render_cache_panel
@@ -91,7 +92,7 @@ class Follower:
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
         cache: Updates = {}
-        while not watch.left.is_set():
+        while not self._is_over(watch):
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
@@ -109,7 +110,11 @@ class Follower:
             except NotFoundError:
                 yield self._paint_nothing(Notice(texts.UNKNOWN_SESSION, is_error=True))
                 return
-            except ChatCacheError as error:
+            except Exception as error:
+                if self._service.is_closed:
+                    return  # it ended while this looked
+                if not isinstance(error, ChatCacheError):
+                    raise
                 yield {self._page.notice: render_notice(Notice(str(error), is_error=True))}
                 await watch.pause(CHANGE_TIMEOUT_S)
 
@@ -129,7 +134,8 @@ class Follower:
             page.stop: gr.update(visible=is_busy),
         }
         if session.deleted_at is not None:
-            updates[page.notice] = render_notice(Notice(texts.IN_THE_BIN, undo=("undelete", session.id)))
+            # The same as `Actions.delete` says: whichever of the two comes last, the person reads one thing.
+            updates[page.notice] = render_notice(Notice(texts.deleted(session.title), undo=("undelete", session.id)))
         return updates
 
     def _paint_nothing(self, notice: Notice | None = None) -> Updates:
@@ -151,12 +157,26 @@ class Follower:
 
     def _summarize(self, view: View) -> Updates:
         """The cache as the last turn left it, until the model thread has time to say what is in memory."""
-        panel = render_cache_panel(self._service.model_info, None, view.tip_stats, is_first=view.num_turns <= 1)
-        return {self._page.cache: panel}
+        return {self._page.cache: self._render_panel(view, None)}
 
     def _render_cache(self, view: View) -> str:
+        """As `_summarize`, with what is in memory now, or else on disk. Waits for the model thread."""
         report = self._service.cache_report(view.session.id)
-        return render_cache_panel(self._service.model_info, report, view.tip_stats, is_first=view.num_turns <= 1)
+        stored = {} if report.is_live else self._service.storage_report().cache.session_bytes
+        return self._render_panel(view, report, stored.get(view.session.id, 0))
+
+    def _render_panel(self, view: View, report: CacheReport | None, num_disk_bytes: int = 0) -> str:
+        reply = view.last_reply
+        return render_cache_panel(
+            self._service.model_info,
+            report,
+            view.stats[reply.id] if reply else None,
+            is_first=reply is not None and reply.position <= 1,
+            num_disk_bytes=num_disk_bytes,
+        )
+
+    def _is_over(self, watch: Watch) -> bool:
+        return watch.left.is_set() or self._service.is_closed
 
     def _nothing(self) -> Updates:
         return {self._page.notice: gr.skip()}
@@ -165,7 +185,7 @@ class Follower:
         session, version = view.session, view.session.version
         left = asyncio.ensure_future(watch.left.wait())
         try:
-            while not left.done():
+            while not (left.done() or self._service.is_closed):
                 change = self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S)
                 waited: set[asyncio.Future[Any]] = {left, change}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

@@ -58,6 +58,9 @@ MORE_CHATS = "Older chats are found by searching."
 CACHE = "Cache"
 CACHE_EMPTY = "Nothing is cached for this chat yet. The first message fills the cache."
 CACHE_IDLE = "No reply to report on yet."
+LAST_TURN = "Last finished reply"
+CACHE_ON_DISK = "This chat’s cache is on disk; the next turn fetches it and computes only what is new."
+CACHE_NOWHERE = "This chat’s cache is neither in memory nor on disk; the next turn reads the chat once more."
 SHOW_DETAILS = "Details"
 REUSED = "reused"
 COMPUTED = "computed"
@@ -67,7 +70,6 @@ UNKNOWN_SESSION = (
     "There is no chat at this address. Nothing was lost: your chats are in the list. Here is a fresh start."
 )
 EMPTY_MESSAGE = "There is nothing to send yet. Write a message first."
-IN_THE_BIN = "This chat is in the bin. Undo brings it back."
 NOTHING_TO_STOP = "The reply had already ended."
 UNEXPECTED = "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
 
@@ -130,12 +132,15 @@ FINISHED = {
 SOURCES = {"live": "from memory", "disk": "from disk", "prefix": "from a shared beginning"}
 
 
-def miss(reason: MissReason, index: int | None) -> str:
-    """Why cached tokens could not be used further, for people."""
+def miss(reason: MissReason, index: int | None, *, num_reused: int, num_computed: int) -> str:
+    """Why not all cached tokens were there or could be used, for people."""
     start = f" from token {index:,} on" if index else ""
     match reason:
         case MissReason.TEMPLATE:
             return f"The model’s template rewrote earlier text, so it was computed again{start}."
+        case MissReason.NO_CACHE if num_reused:
+            last = "the last token was" if num_computed == 1 else f"the last {num_computed:,} tokens were"
+            return f"This chat’s cache was not in memory; {last} not stored yet and had to be computed."
         case MissReason.NO_CACHE:
             return "This chat had no cache in memory, so everything was read once more."
         case MissReason.HISTORY:

@@ -31,13 +31,10 @@ class View:
         return self.turn is not None or (bool(self.messages) and self.messages[-1].status is MessageStatus.GENERATING)
 
     @property
-    def tip_stats(self) -> TurnStats | None:
-        """What the last finished reply that is shown cost."""
-        return next((self.stats[m.id] for m in reversed(self.messages) if m.id in self.stats), None)
-
-    @property
-    def num_turns(self) -> int:
-        return (len(self.messages) + self.num_hidden) // 2
+    def last_reply(self) -> Message | None:
+        """The last one shown whose cost is known; of one that was interrupted nothing was counted."""
+        counted = (m for m in reversed(self.messages) if m.id in self.stats and self.stats[m.id].num_prompt_tokens)
+        return next(counted, None)
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
