@@ -154,10 +154,11 @@ def _serve(config: ServiceConfig, address: Address) -> None:
 
 def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     """SIGHUP is what a closed terminal sends; nohup's wish to outlive it is kept."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
-        if number is not getattr(signal, "SIGHUP", None) or signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+    hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        signal.signal(hang_up, handler)
 
 
 def _reserve(address: Address) -> Address:

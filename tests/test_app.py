@@ -1,3 +1,4 @@
+import io
 import re
 import signal
 import socket
@@ -107,7 +108,17 @@ def test_an_address_others_can_reach_needs_insecure(host: str, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--port x", "--port -1", "--port 65536", "--context 0", "--context ten", "--max-turns 0", "--nosuch", "extra"],
+    [
+        "--port x",
+        "--port -1",
+        "--port 65536",
+        "--context 0",
+        "--context ten",
+        "--max-turns 0",
+        "--nosuch",
+        "extra",
+        "--data-dir ~nouser/x",
+    ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -139,6 +150,9 @@ def test_a_port_in_use_is_told_before_a_model_is_loaded(capsys: pytest.CaptureFi
     ("arguments", "says"),
     [
         ("--model ./nosuch", "There is no folder or file ./nosuch"),
+        ("--model ~nouser/x", "Check --model"),
+        ("--model " + "x" * 300, "Check --model"),
+        ("--model /" + "x" * 5000, "Check --model"),
         ("--device tpu", "tpu"),
         ("--weights int3", "int3"),
         ("--dtype int7", "int7"),
@@ -202,3 +216,24 @@ def test_a_signal_ends_the_server_cleanly_even_when_it_comes_twice(
         assert "Traceback" not in said
     with running(*arguments):
         pass  # the data directory was let go
+
+
+def test_a_terminal_that_cannot_show_a_line_or_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        encoding = "ascii"
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    app._say("loading \udcff …")
+    assert sys.stdout.getvalue() == "loading \\udcff \\u2026\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no terminals that hang up")
+def test_closing_the_terminal_ends_the_server_in_order(tmp_path: Path, model_folder: Path) -> None:
+    with running("--data-dir", tmp_path / "data", "--model", model_folder) as (process, _):
+        process.stdout.close()
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=60) in (0, 120)  # 120: Python's own last flush found nobody to read

@@ -36,14 +36,14 @@ def locate_model(model: str, models_dir: Path, progress: Callable[[str], None]) 
     Raises ModelLoadError if there is no such model or files are missing, StorageError if `models_dir` is unusable.
     """
     digests = FileDigests(models_dir / "digests.json")
-    path = Path(model).expanduser()
+    path, is_folder, is_file = _look_for(model)
     if model == EMBEDDED_MODEL:
         folder, name = ensure_converted(embedded_gguf(), models_dir, EMBEDDED_MODEL, digests, progress), EMBEDDED_MODEL
     elif not model.strip():
         raise ModelLoadError("No model is named. Give --model a folder, a .gguf file or a hub id, or leave it out.")
-    elif path.is_dir():
+    elif is_folder:
         folder, name = path.resolve(), path.resolve().name
-    elif path.is_file():
+    elif is_file:
         if path.suffix.lower() != ".gguf":
             raise ModelLoadError(
                 f"{model} is a file, but no .gguf. Give the folder that holds the model's config.json."
@@ -67,6 +67,16 @@ def embedded_gguf() -> Path:
             "The embedded model is not installed. Run `make setup`, or choose another model with --model."
         )
     return files[0]
+
+
+def _look_for(model: str) -> tuple[Path, bool, bool]:
+    """The path that `model` is if it is one, and whether a folder or a file is there."""
+    try:
+        path = Path(model).expanduser()
+        return path, path.is_dir(), path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, in a folder that is closed, of an unknown user
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelLoadError(f"{model:.200} cannot be looked at: {reason or error}. Check --model.") from error
 
 
 def _is_path_like(model: str) -> bool:
