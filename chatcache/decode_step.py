@@ -20,6 +20,8 @@ from chatcache.cache.attention import attend_one_token
 from chatcache.cache.session_cache import SessionCache
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
+Linear = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
@@ -28,7 +30,10 @@ class _Layer:
     key_norm: Tensor | None
     mlp_norm: Tensor
     activation: Callable[[Tensor], Tensor]
-    projections: JoinedProjections
+    query_key_value: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
 
 
 class DecodeStep:
@@ -68,9 +73,9 @@ class DecodeStep:
         x, cos, sin = x[0], cos[0, :, None], sin[0, :, None] * self._signs
         for index, layer in enumerate(self._layers):
             attended = self._attend(layer, index, x, cos, sin, caches)
-            x = x + layer.projections.output(attended)
-            gate, up = layer.projections.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-            x = x + layer.projections.down(layer.activation(gate) * up)
+            x = x + layer.output(attended)
+            gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
+            x = x + layer.down(layer.activation(gate) * up)
         logits: Tensor = self._model.lm_head(self._normed(x, self._norm))
         return logits
 
@@ -79,14 +84,14 @@ class DecodeStep:
     ) -> Tensor:
         """`[sequences, width]` → what each sequence's token sees in its own cache, `[sequences, heads * head_dim]`."""
         num_keys = self._num_key_heads
-        states = layer.projections.query_key_value(self._normed(x, layer.input_norm))
+        states = layer.query_key_value(self._normed(x, layer.input_norm))
         states = states.view(len(caches), -1, self._head_dim)  # [sequences, heads + key heads + value heads, head_dim]
         rotated = states[:, :-num_keys]
         if layer.query_norm is not None and layer.key_norm is not None:
             queries, keys = rotated[:, :-num_keys], rotated[:, -num_keys:]
             rotated = torch.cat([self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)], dim=1)
         rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_dim // 2, -1), sin)
-        queries = rotated[:, :-num_keys].unflatten(1, (num_keys, -1))
+        queries = rotated[:, :-num_keys].view(len(caches), num_keys, -1, self._head_dim)
         keys, values = rotated[:, -num_keys:, None], states[:, -num_keys:, None]
         outputs = []
         for i, held in enumerate(caches):
@@ -108,5 +113,8 @@ def _layer(decoder_layer: Any, projections: JoinedProjections) -> _Layer:
         key_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
         mlp_norm=decoder_layer.post_attention_layernorm.weight,
         activation=decoder_layer.mlp.act_fn,
-        projections=projections,
+        query_key_value=projections.query_key_value.multiply,
+        output=projections.output.multiply,
+        gate_up=projections.gate_up.multiply,
+        down=projections.down.multiply,
     )

@@ -38,13 +38,14 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in]` → `[..., out]`."""
-        rows = x.reshape(-1, x.shape[-1])
+        return self.multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """`[rows, in]` → `[rows, out]`."""
         if self._matrix is None or rows.shape[0] > self._max_packed_rows:
-            return linear(x, self.weight, self.bias)
+            return linear(rows, self.weight, self.bias)
         output = self._matrix.multiply(rows)
-        if self.bias is not None:
-            output = output + self.bias
-        return output.view(*x.shape[:-1], -1)
+        return output if self.bias is None else output + self.bias
 
 
 class PackedHead(nn.Module):
