@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
 MAX_PROBLEMS = 1000
+WRITER_NICENESS = 10
+"""A tenth of a core is left to the writer where all are busy."""
 
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
@@ -85,7 +90,9 @@ class Persistence:
             self._codec = SegmentCodec.learn(loaded, make_cache)
         except Exception:
             logger.exception("Caches of this model cannot be stored")
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="chatcache-writer")
+        self._writer = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="chatcache-writer", initializer=_yield_to_others
+        )
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
         self._pending: list[_Pending] = []
@@ -380,6 +387,13 @@ def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
         "torch": _minor(torch.__version__),
         "transformers": _minor(transformers.__version__),
     }
+
+
+def _yield_to_others() -> None:
+    """Writing can wait, decoding cannot: on Linux a thread has a priority of its own."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:
