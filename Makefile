@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
+SIDE_BY_SIDE := -n 2 --dist loadfile
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check
 
 .PHONY: setup run test check bench
@@ -16,8 +17,9 @@ run: $(VENV)/runtime.stamp
 # The quick tests come first, so that what is plainly broken shows within a minute or two.
 test: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m tools.browser
-	$(VENV_PYTHON) -m pytest -m "not slow and not browser"
-	$(VENV_PYTHON) -m pytest -m "slow or browser"
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not slow and not browser"
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "slow and not browser"
+	$(VENV_PYTHON) -m pytest -m browser
 
 check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m ruff check
