@@ -108,8 +108,8 @@ class TurnRunner:
             logger.warning("The reply of session %s needs no saving any more", session_id, exc_info=True)
         except Exception as error:
             raise StoreError(
-                f"The last reply of this chat is not saved yet: {first_sentence(error)} It is kept in memory. "
-                "Nothing else was changed; make room on the disk and try again."
+                f"The last reply of this chat is not saved yet: {first_sentence(error)} The reply is kept in memory; "
+                "make room on the disk and try again."
             ) from error
         with self._lock:
             self._unsaved.pop(session_id, None)

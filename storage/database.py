@@ -45,6 +45,7 @@ class Database:
         self._lock = lock
         # SQLite's own busy handler polls; a lock of ours hands over at once between the threads of this process.
         self._write_lock = threading.Lock()
+        self._is_closed = False
         self.on_full: Callable[[], None] | None = None
         """Called when something could not be written for lack of space, so that what can be spared is removed."""
 
@@ -77,21 +78,22 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[DbSession]:
-        """A session that sees the database as it is now, and writes nothing."""
+        """A session that sees the database as it is now, and writes nothing. Raises DatabaseError after `close`."""
+        self._check_open()
         with _translated("read"), DbSession(self._engine) as db:
             yield db
 
     @contextmanager
     def write(self) -> Iterator[DbSession]:
-        """A session whose changes are all committed at the end of the block, or none of them."""
+        """A session whose changes are all committed at the end of the block, or none of them.
+
+        Raises DatabaseError after `close`.
+        """
         try:
-            with (
-                _translated("written"),
-                self._write_lock,
-                DbSession(self._writing_engine, expire_on_commit=False) as db,
-                db.begin(),
-            ):
-                yield db
+            with _translated("written"), self._write_lock:
+                self._check_open()
+                with DbSession(self._writing_engine, expire_on_commit=False) as db, db.begin():
+                    yield db
         except DiskFullError:
             if self.on_full is not None:
                 self.on_full()
@@ -103,9 +105,16 @@ class Database:
         return sum(path.stat().st_size for path in self.data_dir.glob(f"{DATABASE_NAME}*"))
 
     def close(self) -> None:
-        """Close all connections and give the directory back. May be called twice."""
+        """Close all connections and give the directory back, after the write under way. May be called twice."""
+        with self._write_lock:
+            self._is_closed = True
         self._engine.dispose()
         self._lock.release()
+
+    def _check_open(self) -> None:
+        # The engine would connect anew, to a directory that may be another process's by now.
+        if self._is_closed:
+            raise DatabaseError("chatcache has been closed. Start it again to go on; nothing was changed.")
 
     def __enter__(self) -> Database:
         return self

@@ -1,6 +1,7 @@
 """Attacks on the service: failures at every seam, calls at the worst moment. No chat gets stuck, no word is lost."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,63 @@ def test_strange_texts_are_sent_as_they_are_as_messages_and_as_system_prompts(se
     assert service.messages(session.id)[0].text == text
     assert reply.stats.finish_reason is not FinishReason.ERROR
     assert reply.stats.miss_reason is None
+
+
+# ---------------------------------------------------------------- closing
+
+
+def test_after_closing_every_call_says_so_and_stores_nothing(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        reply = send(service, session.id, "One").message
+    service.close()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: service.send(session.id, "Two"),
+        lambda: service.regenerate(session.id),
+        lambda: service.edit(reply.id, "Two"),
+        lambda: service.create_session(),
+        lambda: service.delete(session.id),
+        lambda: service.drop_cache(session.id),
+        lambda: service.prefetch(session.id),
+        lambda: service.cache_report(session.id),
+        lambda: service.storage_report(),
+    )
+    for call in calls:
+        with pytest.raises(StorageError, match="closed"):
+            call()
+    with open_service(tiny_llama, tmp_path) as service:
+        assert len(every_message(service, session.id)) == 2
+
+
+def test_closing_while_messages_are_sent_ends_and_leaves_no_chat_stuck(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    unexpected: list[BaseException] = []
+
+    def keep_sending(service: ChatService, session_id: str) -> None:
+        try:
+            while True:
+                service.send(session_id, "Hello", GREEDY).result(TIMEOUT_S)
+        except StorageError:
+            pass
+        except BaseException as error:
+            unexpected.append(error)
+
+    with open_service(tiny_llama, tmp_path) as service:
+        sessions = [service.create_session().id for _ in range(3)]
+        senders = [threading.Thread(target=keep_sending, args=(service, session_id)) for session_id in sessions]
+        for sender in senders:
+            sender.start()
+        for session_id in sessions:
+            service.wait_for_change(session_id, since=3, timeout_s=TIMEOUT_S)
+        closers = [threading.Thread(target=service.close) for _ in range(2)]
+        for thread in closers:
+            thread.start()
+        for thread in (*closers, *senders):
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+    assert unexpected == []
+    with open_service(tiny_llama, tmp_path) as service:
+        for session_id in sessions:
+            messages = service.messages(session_id)
+            assert len(messages) >= 2
+            assert MessageStatus.GENERATING not in {message.status for message in messages}
+            send(service, session_id, "Go on")

@@ -333,3 +333,12 @@ def test_many_threads_can_write_at_once(tmp_path: Path) -> None:
             thread.join()
         assert failures == []
         assert store.get_session("me", session_id).version == 81
+
+
+def test_after_closing_nothing_is_read_or_written_any_more(tmp_path: Path) -> None:
+    database = Database.open(tmp_path)
+    database.close()
+    with Database.open(tmp_path), pytest.raises(DatabaseError, match="closed"), database.write():
+        pass
+    with pytest.raises(DatabaseError, match="closed"), database.read():
+        pass
