@@ -224,4 +224,8 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is stored and closed by now. Taking the interpreter down with its libraries would take seconds more.
+    os._exit(status)

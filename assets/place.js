@@ -24,6 +24,7 @@ const lookAgain = () => {
 };
 let leaving = 0;
 setInterval(lookAgain, 15000);
+window.addEventListener("chatcache-online", lookAgain);
 document.addEventListener("visibilitychange", () => {
   clearTimeout(leaving);
   if (document.hidden) leaving = setTimeout(() => trigger("left"), 30000);

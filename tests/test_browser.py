@@ -286,6 +286,24 @@ def test_a_tab_that_is_closed_stops_nothing(page: Page, context: BrowserContext,
     expect(button(again, "Regenerate")).to_be_visible()
 
 
+def test_a_lost_connection_is_said_and_heals(page: Page, context: BrowserContext, site: Site) -> None:
+    session_id = open_chat(page, site, LONG)
+    say(page, STORY)
+    expect(button(page, "Stop")).to_be_visible()
+    lost = page.get_by_role("alert").filter(has_text="Connection lost")
+    expect(lost).to_be_hidden()
+    context.set_offline(True)
+    expect(lost).to_be_visible()
+    expect(button(page, "Stop")).to_be_hidden()
+    context.set_offline(False)
+    expect(lost).to_be_hidden()
+    expect(button(page, "Stop")).to_be_visible()
+    turn = site.service.active_turn(session_id)
+    assert turn is not None
+    button(page, "Stop").click()
+    expect(button(page, "Continue")).to_be_visible()
+
+
 def test_two_tabs_on_one_session_stay_in_step(page: Page, context: BrowserContext, site: Site) -> None:
     session_id = open_chat(page, site, LONG)
     other = context.new_page()

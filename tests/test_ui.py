@@ -270,6 +270,19 @@ def test_an_empty_reply_says_so_and_thoughts_are_folded_away() -> None:
     assert "<details" in markup
 
 
+def test_an_empty_reply_that_was_stopped_says_one_thing() -> None:
+    stopped = {"r1": TurnStats(finish_reason=FinishReason.CANCELLED)}
+    markup = render_transcript([user("a"), reply("")], stopped)
+    assert texts.FINISHED[FinishReason.CANCELLED] in markup
+    assert texts.EMPTY_REPLY not in markup
+
+
+def test_versions_of_a_message_and_of_its_reply_are_named_apart() -> None:
+    markup = render_transcript([user("a", num_alternatives=2), reply("b", num_alternatives=2)], {})
+    assert f'title="{texts.PREVIOUS_QUESTION}"' in markup
+    assert f'title="{texts.PREVIOUS_REPLY}"' in markup
+
+
 def test_a_line_shows_what_the_model_no_longer_reads() -> None:
     messages = [
         user("a"),

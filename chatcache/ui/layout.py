@@ -9,6 +9,7 @@ from pathlib import Path
 import gradio as gr
 
 from chatcache.ui import texts
+from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.transcript import LIVE_TEMPLATE
 
@@ -87,6 +88,7 @@ def lay_out() -> Page:
                     elem_id="live",
                     apply_default_css=False,
                 )
+            gr.HTML(render_offline(), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
             notice = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
             with gr.Row(elem_id="composer"):
                 message = gr.Textbox(

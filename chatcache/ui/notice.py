@@ -35,3 +35,8 @@ def render_notice(notice: Notice | None) -> str:
         f'<button type="button" class="control icon dismiss" data-action="dismiss" title="{texts.DISMISS}">'
         f"<span>{texts.DISMISS}</span></button></div>"
     )
+
+
+def render_offline() -> str:
+    """What the page itself shows while the server cannot be reached."""
+    return f'<div class="notice error"><p role="alert">{html.escape(texts.OFFLINE)}</p></div>'

@@ -96,16 +96,19 @@ LIVE_TEMPLATE = (
 
 def _render_message(message: Message, stats: TurnStats | None, *, is_tip: bool, is_busy: bool) -> str:
     if message.role is Role.USER:
-        versions = "" if is_busy else _versions(message, texts.PREVIOUS_VERSION, texts.NEXT_VERSION)
+        versions = "" if is_busy else _versions(message, texts.PREVIOUS_QUESTION, texts.NEXT_QUESTION)
         footer = f"<footer>{versions}</footer>" if versions else ""
         return (
             f'<article class="message user" data-testid="user" data-id="{message.id}" aria-label="{texts.YOU}">'
             f'<div class="plain bubble">{render_plain(message.text)}</div>{footer}</article>'
         )
-    body = render_markdown(message.text) if message.text else f'<p class="quiet">{texts.EMPTY_REPLY}</p>'
+    ending = _ending(message, stats)
+    body = render_markdown(message.text)
+    if not message.text and not ending:
+        body = f'<p class="quiet">{texts.EMPTY_REPLY}</p>'
     return (
         f'<article class="message reply" data-testid="bot" data-id="{message.id}" aria-label="{texts.MODEL}">'
-        f'{_thought(message)}<div class="prose">{body}</div>{_ending(message, stats)}'
+        f'{_thought(message)}<div class="prose">{body}</div>{ending}'
         f"<footer>{_reply_controls(message, stats, is_tip=is_tip, is_busy=is_busy)}</footer></article>"
     )
 
