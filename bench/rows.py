@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import resume, speed
+from bench import lookup, quality, resume, sessions, speed, turns
 from bench.line import Line
 from bench.workbench import Workbench
 
@@ -13,6 +13,11 @@ Row = Callable[[Workbench], Iterator[Line]]
 ROWS: dict[str, Row] = {
     "prefill": speed.measure_prefill,
     "decode": speed.measure_decode,
+    "sampling": turns.measure_sampling,
+    "turns": turns.measure_turns,
     "resume": resume.measure_resume,
     "disk": resume.measure_disk,
+    "quality": quality.measure_quality,
+    "lookup": lookup.measure_lookup,
+    "sessions": sessions.measure_sessions,
 }

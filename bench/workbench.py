@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from transformers.modeling_utils import PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from bench.subjects import Ours, Subject
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
+from chatcache.loader import LoadedModel, load_model
 
 _owner_numbers = itertools.count(1)
 
@@ -37,6 +39,7 @@ class Workbench:
     num_runs: int = 3
     is_quick: bool = False
     open_service: Callable[[ServiceConfig], ChatService] = ChatService.open
+    load_model: Callable[[ServiceConfig], LoadedModel] = load_model
 
     @contextmanager
     def service(self, **changes: Any) -> Iterator[ChatService]:
@@ -55,6 +58,10 @@ class Workbench:
         """chatcache as a subject, to be measured beside `peers`."""
         with self.service(**changes) as service:
             yield Ours(service)
+
+    def model(self, **changes: Any) -> PreTrainedModel:
+        """The model that `service` would have, with `changes` to its config."""
+        return self.load_model(dataclasses.replace(self.config, **changes)).model
 
     def prompt(self, num_tokens: int) -> str:
         """A message of about `num_tokens` tokens."""

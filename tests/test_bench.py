@@ -79,6 +79,7 @@ def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path) -> Workbench:
         num_runs=1,
         is_quick=True,
         open_service=open_service,
+        load_model=lambda _config: tiny_llama,
     )
 
 
@@ -95,6 +96,14 @@ def test_a_row_about_the_disk_measures_all_it_names(name: str, num_lines: int, t
     lines = list(ROWS[name](tiny_bench))
     assert len(lines) == num_lines
     assert all(line.ours > 0 and line.ratios for line in lines)
+
+
+@pytest.mark.parametrize("name", ["sampling", "turns", "lookup", "sessions", "quality"])
+def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tiny_bench: Workbench) -> None:
+    lines = list(ROWS[name](tiny_bench))
+    assert lines
+    assert all(line.ours >= 0 for line in lines)
+    assert name == "quality" or any(line.ratios for line in lines)
 
 
 def test_the_figures_are_medians_without_the_warm_up_and_the_measures_take_turns(tiny_bench: Workbench) -> None:
