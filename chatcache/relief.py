@@ -54,13 +54,16 @@ class Relief:
         num_needed = None if was_allocating else num_wanted
         chunk_tokens = num_wanted - num_held
         session = (self._owner, self._session_id)
+        # A smaller chunk needs less to compute with; a cache that was to be quantized is, after each.
+        can_shrink_chunk = chunk_tokens > SMALLEST_CHUNK_TOKENS and (
+            was_allocating or self._pool.fits_in_pieces(*session, num_wanted, smaller_chunk(chunk_tokens))
+        )
         shortage = Shortage(
             was_allocating=was_allocating,
-            has_retried=self._has_retried,
+            # Where chunks had to become smaller already, that the next one fails is no moment's peak.
+            has_retried=self._has_retried or (can_shrink_chunk and self.max_chunk_tokens is not None),
             can_spill=self._pool.can_spill(*session, num_needed),
-            # A smaller chunk needs less to compute with; a cache that was to be quantized is, after each.
-            can_shrink_chunk=chunk_tokens > SMALLEST_CHUNK_TOKENS
-            and (was_allocating or self._pool.fits_in_pieces(*session, num_wanted, smaller_chunk(chunk_tokens))),
+            can_shrink_chunk=can_shrink_chunk,
             smaller_kinds=self._pool.smaller_kinds(*session, num_wanted),
         )
         step = next_step(shortage)

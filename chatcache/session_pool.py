@@ -260,7 +260,7 @@ class SessionPool:
         False where memory ran out on the way: the cache is sound, and may be asked to take another form.
         """
         key = _Key(owner, session_id)
-        self.save(owner, session_id)
+        self._save_at_last(key)
         is_converted = self._room.convert(self._caches[key], kind)
         self._settle(key)
         return is_converted
@@ -296,14 +296,19 @@ class SessionPool:
         return Spilled(len(keys), num_unsaved)
 
     def _save_at_last(self, key: _Key) -> bool:
-        """Like `save`, but where the disk is behind it is waited for, as long as it makes progress."""
-        num_saved = -1
-        while not self.save(key.owner, key.session_id):
-            num_saved, before = self._num_saved(key, self._caches[key]), num_saved
-            if self._persistence is None or num_saved <= before:
-                return False
+        """Like `save`, but a piece at a time where there is no memory to copy all, and where the disk is behind it is
+        waited for; as long as it makes progress."""
+        if self._persistence is None or self.save(key.owner, key.session_id):
+            return self._persistence is not None
+        cache, num_saved = self._caches[key], -1
+        num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
+        while (reached := self._num_saved(key, cache)) > num_saved:
+            if reached >= num_tokens:
+                return True
             self._persistence.flush()
-        return True
+            num_saved, stop = reached, min(reached + BLOCK_TOKENS, num_tokens)
+            self._persistence.save(key.owner, key.session_id, cache, (), stop)
+        return False
 
     def _num_saved(self, key: _Key, cache: SessionCache) -> int:
         if self._persistence is None:
