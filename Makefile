@@ -6,7 +6,7 @@ VENV_PYTHON := $(VENV)/bin/python
 SIDE_BY_SIDE := -n 2 --dist loadfile
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check
 
-.PHONY: setup run test check bench
+.PHONY: setup run test check bench bench-peers
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/runtime.stamp
@@ -29,6 +29,10 @@ check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 # Ours beside plain transformers; everything in one run, as a table and as build/bench.json.
 bench: $(VENV)/runtime.stamp
 	@$(VENV_PYTHON) -m bench $(ARGS)
+
+# Also beside llama.cpp, which is compiled once into build/peers.
+bench-peers: $(VENV)/runtime.stamp
+	@$(VENV_PYTHON) -m bench --peers $(ARGS)
 
 $(VENV)/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

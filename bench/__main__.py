@@ -16,12 +16,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.line import Line
+from bench.llama_cpp import LlamaCpp, ensure_installed
 from bench.machine import load, machine_facts
 from bench.rows import ROWS
 from bench.subjects import BenchError, PlainTransformers, Subject
 from bench.table import as_json, markdown
 from bench.workbench import Workbench
-from chatcache.checkpoint.model_files import locate_model
+from chatcache.checkpoint.model_files import embedded_gguf, locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.library_calls import quiet_transformers
 from chatcache.loader import resolve_device, resolve_dtype
@@ -36,9 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.threads:
         torch.set_num_threads(given.threads)
     facts = {"machine": machine_facts(), "model": given.model, "num_runs": given.runs}
-    bench = _workbench(given)
     lines: list[Line] = []
     status = 0
+    try:
+        bench = _workbench(given)
+    except BenchError as error:
+        _say(str(error))
+        return 1
     for name in given.rows:
         _say(f"{name} …")
         try:
@@ -61,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=_rows, default=list(ROWS), help=f"some of: {','.join(ROWS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="short contexts, no slow parts")
     parser.add_argument("--runs", type=int, default=5, help="runs per figure (default: %(default)s)")
+    parser.add_argument("--peers", action="store_true", help="also llama.cpp; the model is a GGUF file then")
     parser.add_argument("--threads", type=int, help="threads of every program (default: torch's choice)")
     parser.add_argument("--model", default=EMBEDDED_MODEL, help="as for app.py (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="as for app.py (default: %(default)s)")
@@ -89,8 +95,11 @@ def _workbench(given: argparse.Namespace) -> Workbench:
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto").eval()
         device = resolve_device(config.device)
         model.to(device=device, dtype=resolve_dtype(config.dtype, model.dtype, device))
-    peers: tuple[Subject, ...] = (PlainTransformers(model, tokenizer),)
-    return Workbench(config, peers, tokenizer, TEXT_FILE.read_text("utf-8"), given.runs, given.quick)
+    peers: list[Subject] = [PlainTransformers(model, tokenizer)]
+    if given.peers:
+        gguf_file = embedded_gguf() if given.model == EMBEDDED_MODEL else Path(given.model)
+        peers.append(LlamaCpp(ensure_installed(BUILD_DIR / "peers"), gguf_file, tokenizer))
+    return Workbench(config, tuple(peers), tokenizer, TEXT_FILE.read_text("utf-8"), given.runs, given.quick)
 
 
 def _say(line: str) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from bench import llama_cpp
 from bench.__main__ import main
 from bench.line import Line, Ratio
 from bench.rows import ROWS
-from bench.subjects import PlainTransformers
+from bench.subjects import BenchError, PlainTransformers
 from bench.table import as_json, figure, markdown
 from bench.workbench import Workbench
 from chatcache.chat import LOCAL_OWNER, ChatService
@@ -104,6 +106,43 @@ def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tin
     assert lines
     assert all(line.ours >= 0 for line in lines)
     assert name == "quality" or any(line.ratios for line in lines)
+
+
+WORKER = """
+import json, sys
+for line in sys.stdin:
+    command = json.loads(line)
+    number = len(command["read"]) if "read" in command else command["write"]
+    print(json.dumps({"seconds": 0.5, "num_tokens": number}), flush=True)
+    if number == 7:
+        sys.exit(3)
+"""
+
+
+def test_llama_cpp_is_asked_in_a_process_of_its_own_and_its_end_is_told(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    monkeypatch.setattr(llama_cpp, "_WORKER", worker)
+    subject = llama_cpp.LlamaCpp(Path(sys.executable), tmp_path / "model.gguf", tiny_llama.tokenizer)
+    num_tokens = len(tiny_llama.tokenizer.encode("Hello there", add_special_tokens=False))
+    assert subject.read("Hello there") == 2 * num_tokens
+    assert subject.write(32) == 64
+    assert subject.write(7) == 14
+    with pytest.raises(BenchError, match="status 3"):
+        subject.write(8)
+    subject.close()
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_be_built_is_told_with_what_the_installer_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(llama_cpp, "PACKAGE", str(tmp_path / "no-such-package"))
+    with pytest.raises(BenchError, match="no-such-package could not be installed"):
+        llama_cpp.ensure_installed(tmp_path / "peers")
+    assert "compiled" in capsys.readouterr().err
 
 
 def test_the_figures_are_medians_without_the_warm_up_and_the_measures_take_turns(tiny_bench: Workbench) -> None:
