@@ -378,6 +378,19 @@ def test_a_tab_that_begins_without_a_chat_lists_the_chats_there_are(page: Page, 
     site.service.delete(session.id)
 
 
+def test_the_address_leads_to_a_chat_while_its_first_reply_is_written(page: Page, site: Site) -> None:
+    page.goto(site.url)
+    say(page, STORY)
+    page.wait_for_function("document.querySelector('.message.live .prose')?.innerText.length > 20")
+    session_id = session_in_address(page)
+    assert site.service.active_turn(session_id) is not None
+    page.reload()
+    expect(page.get_by_role("article", name="You")).to_have_text(STORY)
+    if site.service.active_turn(session_id):
+        button(page, "Stop").click()
+    expect(button(page, "Roll back")).to_be_visible()
+
+
 def test_a_chat_begun_here_and_deleted_is_named_and_comes_back(page: Page, site: Site) -> None:
     page.goto(site.url)
     say(page, "Say hello to the lighthouse keeper.")
