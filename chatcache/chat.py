@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from chatcache.config import ServiceConfig
@@ -197,7 +197,7 @@ class ChatService:
                 system_prompt=_clean_system_prompt(system_prompt),
                 sampling=checked_sampling(sampling).to_json(),
                 settings=self._checked_settings(settings),
-                template_vars=self._runtime.prompts.frozen_template_vars(datetime.now(UTC)),
+                template_vars=self._runtime.prompts.frozen_template_vars(datetime.now().astimezone()),
             )
 
     def get_session(self, session_id: str) -> ChatSession:

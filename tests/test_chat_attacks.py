@@ -2,9 +2,12 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from services import GREEDY, every_message, open_service
@@ -343,3 +346,16 @@ def test_closing_while_messages_are_sent_ends_and_leaves_no_chat_stuck(tiny_llam
             assert len(messages) >= 2
             assert MessageStatus.GENERATING not in {message.status for message in messages}
             send(service, session_id, "Go on")
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system cannot change its time zone in a process")
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/Los_Angeles", "Asia/Kathmandu"])
+def test_the_date_a_model_is_told_is_the_persons_own(
+    service: ChatService, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        now = datetime.fromisoformat(service.create_session().template_vars["now"])
+    time.tzset()
+    assert now.utcoffset() == datetime.now(ZoneInfo(zone)).utcoffset()

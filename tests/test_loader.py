@@ -23,6 +23,7 @@ from chatcache import loader
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.checkpoint.file_digests import FileDigests
 from chatcache.checkpoint.gguf_conversion import MANIFEST_NAME
+from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ModelLoadError, StorageError, UnsupportedOptionError
 from chatcache.loader import LoadedModel, load_model, resolve_device, resolve_dtype, sampling_of
@@ -563,3 +564,10 @@ NO_OPINION = Sampling(
 )
 def test_sampling_defaults_are_the_models_own(generation: dict, changes: dict) -> None:
     assert sampling_of(GenerationConfig(**generation), 1000) == Sampling(**changes).merged(NO_OPINION)
+
+
+def test_an_index_that_names_what_cannot_be_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(ModelLoadError, match="cannot be read"):
+        locate_model(str(tmp_path), tmp_path / "models", lambda _line: None)

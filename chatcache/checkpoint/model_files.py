@@ -54,7 +54,7 @@ def locate_model(model: str, models_dir: Path, progress: Callable[[str], None]) 
         raise ModelLoadError(f"There is no folder or file {model}. Check --model.")
     else:
         folder, name = ensure_downloaded(model, progress), model
-    return ModelFiles(folder, name, _digest(folder, weight_files(folder), digests))
+    return ModelFiles(folder, name, _digest(folder, digests))
 
 
 def embedded_gguf() -> Path:
@@ -84,9 +84,9 @@ def _is_path_like(model: str) -> bool:
     return is_nested or model.startswith((".", "/", "~")) or model.lower().endswith(".gguf")
 
 
-def _digest(folder: Path, weights: tuple[Path, ...], digests: FileDigests) -> str:
+def _digest(folder: Path, digests: FileDigests) -> str:
     try:
-        parts = [f"{path.name} {digests.sha256(path)}" for path in (folder / "config.json", *weights)]
+        parts = [f"{path.name} {digests.sha256(path)}" for path in (folder / "config.json", *weight_files(folder))]
     except OSError as error:
         raise ModelLoadError(
             f"The model's files cannot be read: {error}. Make them readable, or download the model again."
