@@ -123,6 +123,8 @@ class TurnRun:
         self._num_sampled_tokens = 0
         self._num_runs = 0
         """Forwards that gave tokens: one of its own each, the others had been guessed."""
+        self._shared_logits: torch.Tensor | None = None
+        """What followed the last token, where it was fed together with those of other turns."""
         self._has_failed = False
         self._told: list[str] = []
         self._began_s = self._first_token_s = self._last_token_s = 0.0
@@ -136,13 +138,18 @@ class TurnRun:
             return self._restore(acquired, acquired.restore)
         if len(self._ids) >= self._max_context_tokens:
             return self._end(FinishReason.CONTEXT_FULL)
-        start, stop = self._next_piece(acquired.cache)
-        if not self._pool.reserve(self._request.owner, self._request.session_id, stop):
-            return self._relieve(acquired.cache, stop, was_allocating=False)
-        guess = self._guess(acquired.cache)
-        logits = None
+        logits, self._shared_logits = self._shared_logits, None
+        guess: tuple[int, ...] = ()
+        if logits is not None:
+            start, stop = len(self._ids) - 1, len(self._ids)
+        else:
+            start, stop = self._next_piece(acquired.cache)
+            if not self._reserve(stop):
+                return self._relieve(acquired.cache, stop, was_allocating=False)
+            guess = self._guess(acquired.cache)
         try:
-            logits = self._forward(acquired.cache, start, stop, guess)
+            if logits is None:
+                logits = self._forward(acquired.cache, start, stop, guess)
             chosen = self._sampler.choose_run(self._ids, guess, logits) if stop == len(self._ids) else []
         except NonFiniteLogitsError:
             return self._end_untrusted()
@@ -161,6 +168,30 @@ class TurnRun:
         # Outside the `except` block: until it is left, the failed frames hold their tensors.
         self._repair(acquired.cache)
         return self._relieve(acquired.cache, stop, was_allocating=True) if is_memory else self._go_on_after(failure)
+
+    def next_token(self) -> tuple[int, SessionCache] | None:
+        """The token that the next step feeds alone, and the cache it goes to, with room for it; None where that step is
+        another one. `DecodeStep` may then feed it with those of other turns; see `take_shared`."""
+        acquired = self._acquired
+        if self._decode_step is None or acquired is None or acquired.restore is not None or self._should_stop():
+            return None
+        num_wanted, cache = len(self._ids), acquired.cache
+        is_next = cache.cache is not None and cache.num_tokens == num_wanted - 1
+        if not is_next or self._lookup is not None or num_wanted >= self._max_context_tokens:
+            return None
+        return (self._ids[-1], cache) if self._reserve(num_wanted) else None
+
+    def take_shared(self, logits: torch.Tensor) -> None:
+        """The token that `next_token` named was fed; the next step goes on from `logits`, shape (vocabulary,)."""
+        assert self._acquired is not None
+        self._acquired.cache.advance(self._ids[-1:])
+        self._count_fed(len(self._ids) - 1, len(self._ids))
+        self._shared_logits = logits[None]
+
+    def undo_shared(self) -> None:
+        """The forward with other turns' tokens failed: the next step feeds the token alone."""
+        assert self._acquired is not None
+        self._repair(self._acquired.cache)
 
     def partial(self) -> StreamedReply:
         """The reply if it ended here, for saving it while it grows."""
@@ -265,7 +296,7 @@ class TurnRun:
         if self._request.sampling.max_new_tokens is not None:
             num_left = min(num_left, self._request.sampling.max_new_tokens - self._num_sampled_tokens)
         guess = self._lookup.guess(self._ids, min(cache.max_candidate_tokens, num_left - 1))
-        has_room = self._pool.reserve(self._request.owner, self._request.session_id, len(self._ids) + len(guess))
+        has_room = self._reserve(len(self._ids) + len(guess))
         return guess if has_room else ()
 
     def _end_run(self, cache: SessionCache, guess: tuple[int, ...], num_right: int) -> None:
@@ -281,7 +312,7 @@ class TurnRun:
         shape (1 + guessed, vocabulary)."""
         cache.check()
         if cache.cache is not None:
-            self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
+            self._count_fed(start, stop)
         self._num_fed = max(self._num_fed, stop)
         ids = [*self._ids[start:stop], *guess]
         if len(ids) == 1 and self._decode_step is not None and cache.cache is not None:
@@ -295,6 +326,13 @@ class TurnRun:
             ).logits[0]
         cache.advance(ids)
         return logits[-1 - len(guess) :]
+
+    def _count_fed(self, start: int, stop: int) -> None:
+        self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
+        self._num_fed = max(self._num_fed, stop)
+
+    def _reserve(self, num_tokens: int) -> bool:
+        return self._pool.reserve(self._request.owner, self._request.session_id, num_tokens)
 
     def _repair(self, cache: SessionCache) -> None:
         """Leave the cache sound, with at least one wanted token to forward."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from chatcache.cache.attention import use_grouped_attention
@@ -36,10 +36,11 @@ from chatcache.memory.room import Room, SmallerForms
 from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
-from chatcache.scheduler import Scheduler
+from chatcache.scheduler import Job, Scheduler
 from chatcache.session_pool import SessionPool
+from chatcache.shared_decode import feed_together
 from chatcache.turn import Turn
-from chatcache.turn_runner import TurnRunner
+from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from storage import errors as store_errors
 from storage.chat_store import ChatStore
@@ -69,7 +70,7 @@ class Runtime:
         budget = Budget(_budget_bytes(config, loaded))
         with translated_store_errors():
             self.segments = SegmentStore(database, config.disk_quota_bytes)
-        self.scheduler = Scheduler(config.max_concurrent_turns)
+        self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
         make_cache = partial(make_session_cache, loaded.model, kind)
         self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
         sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
@@ -122,6 +123,10 @@ class Runtime:
         self.scheduler.close()
         self.persistence.close()
         self.database.close()
+
+    def _feed_together(self, jobs: Sequence[Job]) -> None:
+        if self.decode_step is not None:
+            feed_together(self.decode_step, [job.run for job in jobs if isinstance(job, TurnJob)])
 
     def _make_run(self, turn: Turn, request: TurnRequest) -> TurnRun:
         return TurnRun(

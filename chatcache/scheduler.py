@@ -11,7 +11,7 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol, TypeVar
 
@@ -36,12 +36,18 @@ class Job(Protocol):
 
 
 class Scheduler:
-    """Runs jobs on a thread of its own, at most `max_concurrent` at once, one step each in turn. Thread-safe."""
+    """Runs jobs on a thread of its own, at most `max_concurrent` at once, one step each in turn. Thread-safe.
 
-    def __init__(self, max_concurrent: int) -> None:
+    `before_round` is given the running jobs each time before they step, where they are several: what they have in
+    common can be done for all of them at once.
+    """
+
+    def __init__(self, max_concurrent: int, before_round: Callable[[Sequence[Job]], None] = lambda _jobs: None) -> None:
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}.")
         self._max_concurrent = max_concurrent
+        self._before_round = before_round
+        self._num_left_in_round = 0
         self._changed = threading.Condition()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._withdrawn: deque[Job] = deque()
@@ -158,6 +164,9 @@ class Scheduler:
     def _step_next(self) -> None:
         if not self._running:
             return
+        if self._num_left_in_round == 0:
+            self._begin_round()
+        self._num_left_in_round -= 1
         job = self._running.popleft()
         ended = False
 
@@ -170,6 +179,13 @@ class Scheduler:
             _fail(job, error)
         elif not ended:
             self._running.append(job)
+
+    def _begin_round(self) -> None:
+        jobs = tuple(self._running)
+        self._num_left_in_round = len(jobs)
+        error = _error_of(lambda: self._before_round(jobs)) if len(jobs) > 1 else None
+        if error is not None:
+            logger.error("Before a round of steps something failed; each job does its own", exc_info=error)
 
     def _cancel_all(self) -> None:
         with self._changed:

@@ -68,7 +68,7 @@ class TurnRunner:
             logger.exception("Turn %s could not be set up", turn.id)
             self._finish(turn, begun, _failed(_written(begun.reply), error, request.sampling.seed))
             return turn
-        job = _TurnJob(
+        job = TurnJob(
             run,
             save_partial=partial(self._save_partial, begun),
             finish=partial(self._finish, turn, begun),
@@ -179,7 +179,7 @@ class TurnRunner:
         self._on_stored(session)
 
 
-class _TurnJob:
+class TurnJob:
     """One turn on the model thread; see `scheduler.Job`. `save_partial` is given the reply so far about once a second,
     `finish` how the turn ended, `finish_failed` the text so far, if there is any, and why there is no better end."""
 
@@ -191,7 +191,7 @@ class _TurnJob:
         finish: Callable[[TurnOutcome], None],
         finish_failed: Callable[[StreamedReply | None, BaseException], None],
     ) -> None:
-        self._run = run
+        self.run = run
         self._save_partial = save_partial
         self._finish = finish
         self._finish_failed = finish_failed
@@ -201,18 +201,18 @@ class _TurnJob:
         """Nothing to prepare: the first step aligns the cache."""
 
     def step(self) -> bool:
-        ended = self._run.step()
+        ended = self.run.step()
         if ended:
-            assert self._run.outcome is not None
-            self._finish(self._run.outcome)
+            assert self.run.outcome is not None
+            self._finish(self.run.outcome)
         elif time.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
-            self._save_partial(self._run.partial())
+            self._save_partial(self.run.partial())
             self._saved_at = time.monotonic()
         return ended
 
     def fail(self, error: BaseException) -> None:
         try:
-            outcome = self._run.abandon(error)
+            outcome = self.run.abandon(error)
         except Exception as failure:
             logger.exception("A turn could not be ended in order")
             self._finish_failed(self._partial(), failure)
@@ -221,7 +221,7 @@ class _TurnJob:
 
     def _partial(self) -> StreamedReply | None:
         try:
-            return self._run.partial()
+            return self.run.partial()
         except Exception:
             logger.exception("The text so far could not be had; what was saved of it stays")
             return None

@@ -10,7 +10,7 @@ LAYERS = (
     ("app",),
     ("chatcache.ui",),
     ("chatcache.chat",),
-    ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner"),
+    ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner", "chatcache.shared_decode"),
     ("chatcache.engine", "chatcache.decode_step", "chatcache.relief", "chatcache.scheduler", "chatcache.session_pool"),
     ("chatcache.persistence", "chatcache.restore", "chatcache.segment_codec"),
     ("chatcache.memory",),

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 
@@ -231,3 +231,25 @@ def test_an_ended_job_is_not_kept_while_the_thread_sleeps(scheduler: Scheduler) 
 def test_a_scheduler_that_runs_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Scheduler(max_concurrent=0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_several_jobs_are_shown_together_before_each_round_and_a_failure_there_costs_none_its_step(fails: bool) -> None:
+    log: list[str] = []
+
+    def before_round(jobs: Sequence[Countdown]) -> None:
+        log.append("+".join(job.name for job in jobs))
+        if fails:
+            raise RuntimeError("no")
+
+    scheduler = Scheduler(max_concurrent=3, before_round=before_round)
+    try:
+        jobs = [Countdown("a", log, 3), Countdown("b", log, 1), Countdown("c", log, 2)]
+        with held(scheduler):
+            for job in jobs:
+                scheduler.submit(job)
+        assert all(job.ended.wait(TIMEOUT_S) for job in jobs)
+    finally:
+        scheduler.close()
+    assert log[3:] == ["a+b+c", "a", "b", "c", "a+c", "a", "c", "a"]
+    assert all(job.error is None for job in jobs)
