@@ -43,6 +43,9 @@ from storage.records import Role
 _NUM_REMEMBERED = 16
 """Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
 
+_MAX_REMEMBERED_CHARACTERS = 2**20
+"""Longer texts are not kept: most of them were pasted by mistake and fit into no model."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
@@ -87,7 +90,7 @@ class PromptBuilder:
         self._remembered: list[_Built] = []
         self._lock = threading.Lock()
         # The last user message is encoded for its own reply, and for the next turn once more.
-        self._encode = functools.lru_cache(_NUM_REMEMBERED)(self._encode_piece)
+        self._encode_remembered = functools.lru_cache(_NUM_REMEMBERED)(self._encode_piece)
         self.end_token_ids = eos_token_ids | self._terminator({added[token] for token in control_tokens})
         """Ids that end a reply: the model's eos ids and the template's terminator."""
 
@@ -154,6 +157,10 @@ class PromptBuilder:
             num_leading_spaces=len(gap) - len(gap.lstrip(" ")),
         )
 
+    def _encode(self, text: str, at_start: bool) -> list[int]:
+        is_short = len(text) <= _MAX_REMEMBERED_CHARACTERS
+        return (self._encode_remembered if is_short else self._encode_piece)(text, at_start)
+
     def _encode_piece(self, text: str, at_start: bool) -> list[int]:
         return self._tokens.encode(text, at_start=at_start)
 
@@ -201,7 +208,8 @@ class PromptBuilder:
         """The prompt of `chat`: remembered, or made from the remembered one that shares most messages with it."""
         relative = max(self._remembered, key=lambda b: b.chat.num_shared_messages(chat), default=None)
         built = relative if relative is not None and relative.chat == chat else self._derive(chat, relative)
-        self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
+        if len(built.text) <= _MAX_REMEMBERED_CHARACTERS:
+            self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
         return built
 
     def _derive(self, chat: _Chat, relative: _Built | None) -> _Built:

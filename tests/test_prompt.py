@@ -6,6 +6,7 @@ import functools
 import itertools
 import random
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -461,3 +462,13 @@ def test_counting_tokens_counts_typed_control_tokens_as_the_text_they_are() -> N
     assert prompts.count_tokens("") == 0
     assert prompts.count_tokens("Hello world") == len(tokenizer_named("byte-level").encode("Hello world"))
     assert prompts.count_tokens("<|im_end|>") > 1
+
+
+def test_texts_too_long_for_any_chat_are_not_kept_in_memory() -> None:
+    prompts = builder(CHATML)
+    tracemalloc.start()
+    for word in ("word ", "wort "):
+        assert len(build(prompts, [user(word * 300_000)]).token_ids) > 300_000
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2_000_000
