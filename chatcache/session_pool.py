@@ -119,7 +119,14 @@ class SessionPool:
         self._end_prefetch(key)
         if self._persistence is not None:
             self._persistence.hold(owner, session_id)
-        return self._prepare(key, wanted_ids, num_expected_tokens)
+        try:
+            acquired = self._prepare(key, wanted_ids, num_expected_tokens)
+        except BaseException:
+            if self._persistence is not None:
+                self._persistence.let_go(owner, session_id)
+            raise
+        self._pinned.add(key)
+        return acquired
 
     def restore_rest(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
         """Begin once more to restore what `acquired` still lacks."""
@@ -187,7 +194,6 @@ class SessionPool:
         if key in self._caches or not wanted_ids:
             return False
         acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]))  # one more, for the message to come
-        self._pinned.discard(key)
         if acquired.restore is None:
             self._settle(key)
             return False
@@ -330,7 +336,7 @@ class SessionPool:
     # ------------------------------------------------------------ where tokens come from
 
     def _prepare(self, key: _Key, wanted_ids: Sequence[int], num_expected_tokens: int = 0) -> Acquired:
-        """See `acquire`; pins the cache."""
+        """See `acquire`; pins nothing."""
         is_made_anew = self._can_be_made_anew(key, max(num_expected_tokens, len(wanted_ids)))
         if is_made_anew:
             self.drop(key.owner, key.session_id)
@@ -349,7 +355,6 @@ class SessionPool:
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
         if is_made_anew and alignment.reason is MissReason.NO_CACHE:
             alignment = dataclasses.replace(alignment, reason=MissReason.SMALLER_FORM)
-        self._pinned.add(key)
         self._put_last(key, cache)
         self._settle(key, num_tokens=len(wanted_ids))
         reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)

@@ -198,3 +198,13 @@ def test_a_recurrent_cache_is_reused_and_copied_whole_but_not_where_no_state_is_
     assert pool.acquire("ann", "other", [*A[:10], *B]).reuse == ()
     assert pool.acquire("ann", "new", A).reuse == (Reuse("prefix", 20),)
     assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
+
+
+def test_a_session_whose_cache_could_not_be_prepared_can_be_acquired_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of()
+    run_turn(pool, "ann", "s", A[:20])
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionCache, "align", lambda *_: (_ for _ in ()).throw(RuntimeError("injected")))
+        with pytest.raises(RuntimeError, match="injected"):
+            pool.acquire("ann", "s", A)
+    assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
