@@ -13,7 +13,7 @@ import torch
 
 from chatcache.cache.session_cache import SessionCache
 from chatcache.events import CacheEvent, Event
-from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk
+from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks
 from chatcache.memory.out_of_memory import free_unused_memory
 from chatcache.session_pool import SessionPool, Spilled
 
@@ -55,15 +55,17 @@ class Relief:
         chunk_tokens = num_wanted - num_held
         session = (self._owner, self._session_id)
         # A smaller chunk needs less to compute with; a cache that was to be quantized is, after each.
-        can_shrink_chunk = chunk_tokens > SMALLEST_CHUNK_TOKENS and (
-            was_allocating or self._pool.fits_in_pieces(*session, num_wanted, smaller_chunk(chunk_tokens))
-        )
+        smaller = [
+            chunk
+            for chunk in smaller_chunks(chunk_tokens)
+            if was_allocating or self._pool.fits_in_pieces(*session, num_wanted, chunk)
+        ]
         shortage = Shortage(
             was_allocating=was_allocating,
             # Where chunks had to become smaller already, that the next one fails is no moment's peak.
-            has_retried=self._has_retried or (can_shrink_chunk and self.max_chunk_tokens is not None),
+            has_retried=self._has_retried or (bool(smaller) and self.max_chunk_tokens is not None),
             can_spill=self._pool.can_spill(*session, num_needed),
-            can_shrink_chunk=can_shrink_chunk,
+            can_shrink_chunk=bool(smaller),
             smaller_kinds=self._pool.smaller_kinds(*session, num_wanted),
         )
         step = next_step(shortage)
@@ -76,7 +78,7 @@ class Relief:
             case Step.SPILL:
                 self.tell_spilled(self._pool.spill(*session, num_needed), num_held)
             case Step.SMALLER_CHUNKS:
-                self.max_chunk_tokens = smaller_chunk(chunk_tokens)
+                self.max_chunk_tokens = smaller[0]
                 self._tell(step, num_held, f"the prompt is read {self.max_chunk_tokens} tokens at a time from here on.")
             case Step.CONVERT:
                 kind = self._convert(shortage.smaller_kinds)

@@ -74,7 +74,8 @@ class Runtime:
         make_cache = partial(make_session_cache, loaded.model, kind)
         self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
         sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
-        self.pool = SessionPool(make_cache, self.persistence, Room(budget, sizes, _smaller_forms(config, loaded, kind)))
+        room = Room(budget, sizes, _smaller_forms(config, loaded, kind))
+        self.pool = SessionPool(make_cache, self.persistence, room)
         self.changes = ChangeBoard()
         self.runner = TurnRunner(
             store=self.store,
@@ -82,7 +83,8 @@ class Runtime:
             make_run=self._make_run,
             on_stored=lambda session: self.changes.publish(session.id, session.version),
         )
-        self.starter = TurnStarter(self.store, loaded, self.prompts, self.runner)
+        max_live_tokens = room.most_tokens(kind, loaded.max_context_tokens)
+        self.starter = TurnStarter(self.store, loaded, self.prompts, self.runner, max_live_tokens)
         self.model_info = ModelInfo(
             name=loaded.name,
             digest=loaded.digest,

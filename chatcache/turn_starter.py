@@ -17,23 +17,32 @@ from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
 from chatcache.sampler import alternative_seed
-from chatcache.stats import Sampling, TurnStats, checked_sampling
+from chatcache.stats import FinishReason, Sampling, TurnStats, checked_sampling
 from chatcache.text_input import clean_text
 from chatcache.turn import Turn
 from chatcache.turn_runner import TurnRunner
 from storage.chat_store import ChatStore
-from storage.records import ChatSession, ExpectedTip, Message, Role
+from storage.records import ChatSession, ExpectedTip, Message, Role, TurnRecord
 
 
 class TurnStarter:
     """Begins turns. Called under the session's lock."""
 
-    def __init__(self, store: ChatStore, loaded: LoadedModel, prompts: PromptBuilder, runner: TurnRunner) -> None:
+    def __init__(
+        self,
+        store: ChatStore,
+        loaded: LoadedModel,
+        prompts: PromptBuilder,
+        runner: TurnRunner,
+        max_live_tokens: int | None = None,
+    ) -> None:
+        """`max_live_tokens`: so many fit into memory in one chat; None where the context is the only limit."""
         self._store = store
         self._loaded = loaded
         self._num_model_ids = int(cast(Any, loaded.model.get_input_embeddings()).num_embeddings)
         self._prompts = prompts
         self._runner = runner
+        self._max_live_tokens = loaded.max_context_tokens if max_live_tokens is None else max_live_tokens
 
     def start(
         self,
@@ -57,8 +66,10 @@ class TurnStarter:
         prior_ids = self._ids_of(continued, template_vars_of(session)) if continued is not None else ()
         resolved = self._resolved_sampling(session, sampling, alternative_of, continued)
         assert resolved.seed is not None
-        inherited = self.context_start(session.owner, branch, continued or alternative_of)
-        context_start, prompt = self._fitting_prompt(session, messages, inherited, len(prior_ids), resolved)
+        before = self._turn_before(session.owner, branch, continued or alternative_of)
+        inherited = _start_of(before, branch)
+        window = ContextWindow.of(self._limit_after(before), resolved.max_new_tokens)
+        context_start, prompt = self._fitting_prompt(session, messages, inherited, len(prior_ids), window)
         begun = self._store.begin_turn(
             session.owner,
             session.id,
@@ -105,15 +116,23 @@ class TurnStarter:
     def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
         """The position of the first message of `branch` that a prompt for its end holds, as it is inherited: from the
         turn that wrote `reply` before, else from the last turn above."""
+        return _start_of(self._turn_before(owner, branch, reply), branch)
+
+    def _limit_after(self, turn: TurnRecord | None) -> int:
+        """How many tokens prompt and reply may take. Once memory ended a reply before the context was full, the chat
+        goes on within what memory holds."""
+        was_full = turn is not None and turn.stats.get("finish_reason") == FinishReason.CONTEXT_FULL
+        limit = self._loaded.max_context_tokens
+        return min(limit, self._max_live_tokens) if was_full else limit
+
+    def _turn_before(self, owner: str, branch: Sequence[Message], reply: Message | None) -> TurnRecord | None:
         replies = [message.id for message in branch if message.role is Role.ASSISTANT]
         for ids in ([reply.id] if reply is not None else [], replies[-1:], replies[:-1]):
             turns = self._store.latest_turns(owner, ids) if ids else {}
-            known = [turns[reply_id].context_start for reply_id in ids if reply_id in turns]
+            known = [turns[reply_id] for reply_id in ids if reply_id in turns]
             if known:
-                # Only where the branch has a user message: an imported number may mean nothing.
-                start = known[-1]
-                return start if 0 <= start < len(branch) and branch[start].role is Role.USER else 0
-        return 0
+                return known[-1]
+        return None
 
     def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
         """The turn that the same request started before: a double click, or a page that asks again."""
@@ -133,7 +152,12 @@ class TurnStarter:
         )
 
     def _fitting_prompt(
-        self, session: ChatSession, messages: Sequence[PromptMessage], start: int, num_prior: int, sampling: Sampling
+        self,
+        session: ChatSession,
+        messages: Sequence[PromptMessage],
+        start: int,
+        num_prior: int,
+        window: ContextWindow,
     ) -> tuple[int, Prompt]:
         """The prompt, begun at `start` or as much later as it must to fit, and where it begins.
 
@@ -147,7 +171,6 @@ class TurnStarter:
 
         may_drop = session.settings.get("context_full", CONTEXT_FULL_CHOICES[0]) == "drop-oldest"
         starts = range(start, len(messages) if may_drop else start + 1, 2)
-        window = ContextWindow.of(self._loaded.max_context_tokens, sampling.max_new_tokens)
         start = window.choose_start(starts, num_tokens_from)
         prompt = prompts.get(start) or self._prompt(session, messages[start:])
         self._refuse_if_full(len(prompt.token_ids) + num_prior)
@@ -202,6 +225,12 @@ class TurnStarter:
     def _ids_of(self, reply: Message, template_vars: Mapping[str, Any]) -> tuple[int, ...]:
         ids = self._stored_ids(reply)
         return ids if ids is not None else self._prompts.encode_reply(reply.text, reply.reasoning, template_vars)
+
+
+def _start_of(turn: TurnRecord | None, branch: Sequence[Message]) -> int:
+    """Where the turn's prompt began; only where the branch has a user message: an imported number may mean nothing."""
+    start = 0 if turn is None else turn.context_start
+    return start if 0 <= start < len(branch) and branch[start].role is Role.USER else 0
 
 
 def template_vars_of(session: ChatSession) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Four chats of 1,500 tokens on the embedded model in ever smaller budgets: never above them, never wrong, never dead."""
+"""Four chats of 1,500 tokens on the embedded model in ever smaller budgets: never above, never wrong, never dead."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS, Shortage, Step, next_step, smaller_chunk, smaller_kinds
+from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks, smaller_kinds
 from chatcache.memory.out_of_memory import is_out_of_memory
 
 ALL = Shortage(
@@ -52,9 +52,12 @@ def test_kinds_come_in_the_order_of_what_they_cost(kind: str, possible: set[str]
     assert list(kinds) == [one for one in order if one in kinds]
 
 
-@pytest.mark.parametrize(("before", "after"), [(4096, 2048), (100, 64), (33, 32), (32, 16), (17, 16)])
-def test_chunks_shrink_to_the_next_power_of_two(before: int, after: int) -> None:
-    assert smaller_chunk(before) == after >= SMALLEST_CHUNK_TOKENS
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(128, [64, 32, 16]), (100, [64, 32, 16]), (33, [32, 16]), (32, [16]), (17, [16]), (16, []), (1, []), (0, [])],
+)
+def test_chunks_shrink_by_powers_of_two(before: int, after: list[int]) -> None:
+    assert smaller_chunks(before) == after
 
 
 @pytest.mark.parametrize(

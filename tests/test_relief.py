@@ -145,6 +145,24 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         assert (resumed.stats.miss_reason, resumed.stats.reuse[0].source) == (None, "disk")
 
 
+def test_a_chat_that_outgrew_memory_goes_on_without_its_oldest_turns(loaded: LoadedModel, tmp_path: Path) -> None:
+    with open_service(loaded, tmp_path, memory_budget_bytes=2 * BLOCK_BYTES) as service:
+        session = service.create_session()
+        for number in range(40):
+            reply, events = run(service.send(session.id, f"{number} " + "word " * 20, GREEDY))
+            if reply.stats.finish_reason is FinishReason.CONTEXT_FULL:
+                break
+        assert events[-1].kind == "stop"
+        assert reply.stats.context_start == 0
+        again, events = run(service.regenerate(session.id, sampling=GREEDY))
+        assert again.stats.finish_reason is FinishReason.LENGTH
+        assert again.stats.context_start == service.context_start(session.id) > 0
+        assert "left out" in again.stats.fallbacks[0]
+        following, _ = run(service.send(session.id, "And?", GREEDY))
+        assert following.stats.finish_reason is FinishReason.LENGTH
+        assert following.stats.num_computed_tokens < 40
+
+
 # ------------------------------------------------------------------- real failures, injected
 
 

@@ -64,6 +64,11 @@ def smaller_kinds(kind: str, possible_kinds: Collection[str]) -> tuple[str, ...]
     return tuple(lower for lower in below if lower in possible_kinds)
 
 
-def smaller_chunk(chunk_tokens: int) -> int:
-    """The next smaller power of two, at least `SMALLEST_CHUNK_TOKENS`."""
-    return max(SMALLEST_CHUNK_TOKENS, 1 << (chunk_tokens - 1).bit_length() - 1)
+def smaller_chunks(chunk_tokens: int) -> list[int]:
+    """The powers of two below `chunk_tokens`, the largest first, down to `SMALLEST_CHUNK_TOKENS`."""
+    chunks = []
+    chunk = 1 << (max(chunk_tokens, 1) - 1).bit_length()
+    while chunk > SMALLEST_CHUNK_TOKENS:
+        chunk //= 2
+        chunks.append(chunk)
+    return chunks

@@ -47,6 +47,19 @@ class Room:
         num_new = max(num_tokens - cache.num_tokens, 0)
         return self._sizes.need(kind or cache.kind, num_tokens, min(num_new, piece_tokens or num_new))
 
+    def most_tokens(self, kind: str, limit_tokens: int) -> int:
+        """How many tokens, up to `limit_tokens`, a cache of `kind` can hold in its smallest form when it is alone."""
+        smallest = (kind, *self._forms.kinds)[-1]
+        low, high = 0, limit_tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            need = self._sizes.need(smallest, middle, min(middle, SMALLEST_CHUNK_TOKENS))
+            if need.num_bytes + need.largest_layer_bytes <= self.budget.limit_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def reserve(self, key: Hashable, need: Need) -> bool:
         """Whether `key` may hold `need`, if it does not hold as much already; reserved then."""
         held = self.budget.held(key)
