@@ -10,7 +10,6 @@ eviction needs no undoing here; the next one finds what is missing.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -21,14 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-import torch
-import transformers
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
-from chatcache.prefix import common_length
+from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
 from storage.errors import StoreError
@@ -52,19 +48,6 @@ LATER = "The disk is slower than the chat; the rest of this cache is saved at th
 class _Key:
     owner: str
     session_id: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pending:
-    """A save on its way: `ids` from the prompt's first token on, the copies of those that were not stored; `problem` is
-    what is still to be told when it is written. States at `forgotten` are no longer needed then."""
-
-    key: _Key
-    ids: tuple[int, ...]
-    tokens: TokenRange
-    cuts: tuple[int, ...]
-    problem: str | None
-    forgotten: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -95,8 +78,7 @@ class Persistence:
         )
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
-        self._pending: list[_Pending] = []
-        self._pending_bytes = 0
+        self._pending = PendingSaves()
         self._holds: Counter[_Key] = Counter()
         self._problems: OrderedDict[_Key, _Problem] = OrderedDict()
         self._num_wanted_tokens = self._num_restored_tokens = 0
@@ -110,8 +92,7 @@ class Persistence:
     @property
     def pending_bytes(self) -> int:
         """Copies in memory that wait to be written."""
-        with self._lock:
-            return self._pending_bytes
+        return self._pending.num_bytes
 
     @property
     def hit_rate(self) -> float | None:
@@ -194,7 +175,8 @@ class Persistence:
             return True
         try:
             start = self._num_saved(owner, ids)
-            num_new = min(len(ids) - start, self._room_bytes() // max(1, self._codec.bytes_per_token))
+            room_bytes = max(0, MAX_PENDING_BYTES - self._pending.num_bytes)
+            num_new = min(len(ids) - start, room_bytes // max(1, self._codec.bytes_per_token))
             stop = max(start, cache.nearest_length(start + num_new))
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
@@ -205,11 +187,10 @@ class Persistence:
         if problem is not None:
             self._note(key, save=problem)
         if start < stop or problem is None:
-            item = _Pending(key, ids[:stop], tokens, tuple(cuts), problem, cache.forgotten_positions)
-            with self._lock:
-                self._pending.append(item)
-                self._pending_bytes += tokens.num_bytes
-            self._writer.submit(self._write, item)
+            forgotten = cache.forgotten_positions
+            pending = PendingSave(owner, session_id, ids[:stop], tokens, tuple(cuts), problem, forgotten)
+            self._pending.add(pending)
+            self._writer.submit(self._write, pending)
         return problem is None
 
     # -------------------------------------------------------------- any thread
@@ -227,15 +208,11 @@ class Persistence:
     def release(self, owner: str, session_id: str | None = None) -> int:
         """Free what is stored for the session, or all of the owner's, and nobody else holds, and withdraw what is on
         its way. Returns the bytes freed."""
-
-        def is_meant(key: _Key) -> bool:
-            return key.owner == owner and session_id in (None, key.session_id)
-
+        self._pending.withdraw(owner, session_id)
         with self._lock:
-            for item in [item for item in self._pending if is_meant(item.key)]:
-                self._settle(item)
-            for key in list(filter(is_meant, self._problems)):
-                del self._problems[key]
+            for key in list(self._problems):
+                if key.owner == owner and session_id in (None, key.session_id):
+                    del self._problems[key]
         return self._writer.submit(self._store.release, owner, session_id).result()
 
     def flush(self) -> None:
@@ -249,33 +226,29 @@ class Persistence:
 
     # ------------------------------------------------------------ writer thread
 
-    def _write(self, item: _Pending) -> None:
-        with self._lock:
-            if not self._is_pending(item):
-                return
+    def _write(self, pending: PendingSave) -> None:
+        if pending not in self._pending:
+            return
         try:
-            problem = self._store_tokens(item) or item.problem
+            problem = self._store_tokens(pending) or pending.problem
         except Exception as error:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = _not_saved(error)
-        with self._lock:
-            was_withdrawn = not self._is_pending(item)
-            self._settle(item)
-        if not was_withdrawn:
-            self._note(item.key, save=problem)
+        if self._pending.remove(pending):
+            self._note(_Key(pending.owner, pending.session_id), save=problem)
 
-    def _store_tokens(self, item: _Pending) -> str | None:
-        """Why not all of `item` is stored now; None if it is."""
+    def _store_tokens(self, pending: PendingSave) -> str | None:
+        """Why not all of it is stored now; None if it is."""
         assert self._codec is not None
-        namespace = self._namespace(item.key.owner)
-        prefix = self._store.lookup(namespace, item.ids)
-        if prefix.num_tokens < item.tokens.start:
+        namespace = self._namespace(pending.owner)
+        prefix = self._store.lookup(namespace, pending.ids)
+        if prefix.num_tokens < pending.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
-        segments = self._codec.segments(item.tokens, prefix.num_tokens, item.cuts)
-        refused = self._store.save(namespace, item.key.session_id, _parent(prefix), segments).refused
+        segments = self._codec.segments(pending.tokens, prefix.num_tokens, pending.cuts)
+        refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:
             end = part.start + part.num_tokens
-            if part.has_state and end in item.forgotten and end < len(item.ids):
+            if part.has_state and end in pending.forgotten and end < len(pending.ids):
                 self._store.drop_state(part.key)
         return refused
 
@@ -295,14 +268,14 @@ class Persistence:
         self._note(key, restore=restore.problem)
 
     def _num_saved(self, owner: str, ids: tuple[int, ...]) -> int:
-        pending = self._on_the_way(owner)  # first: what leaves it meanwhile is stored
+        pending = self._pending.of(owner)  # first: what leaves it meanwhile is stored
         num_tokens = self._store.lookup(self._namespace(owner), ids).num_tokens
-        for item in pending:
-            num_tokens = self._reach(item, ids, num_tokens)
+        for save in pending:
+            num_tokens = save.reach(ids, num_tokens, needs_state=self._needs_state)
         return num_tokens
 
     def _pieces(self, codec: SegmentCodec, owner: str, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
-        pending = self._on_the_way(owner)  # first: what leaves it meanwhile is stored
+        pending = self._pending.of(owner)  # first: what leaves it meanwhile is stored
         namespace = self._namespace(owner)
         for part in self._store.lookup(namespace, wanted_ids).parts:
             end = part.start + part.num_tokens
@@ -310,11 +283,15 @@ class Persistence:
                 read = partial(self._read, codec, namespace, part, reached, wanted_ids[reached:end])
                 yield Piece(reached, end, read)
                 reached = end
-        for item in pending:
-            end = self._reach(item, wanted_ids, reached)
+        for save in pending:
+            end = save.reach(wanted_ids, reached, needs_state=self._needs_state)
             if end > reached:
-                yield Piece(reached, end, partial(codec.part, item.tokens, reached, end))
+                yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
                 reached = end
+
+    @property
+    def _needs_state(self) -> bool:
+        return self._codec is not None and bool(self._codec.state_layout)
 
     def _can_be_stored(self, cache: SessionCache) -> bool:
         """A cache that was converted is not what its kind computes; it neither gives nor takes."""
@@ -325,31 +302,6 @@ class Persistence:
     ) -> TokenRange:
         state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
         return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
-
-    def _reach(self, item: _Pending, ids: tuple[int, ...], reached: int) -> int:
-        """How far `item` leads along `ids`, where tokens up to `reached` are there already."""
-        if not item.tokens.start <= reached < len(item.ids):
-            return reached
-        end = common_length(item.ids, ids)
-        if self._codec is not None and self._codec.state_layout:
-            end = max((state.num_tokens for state in item.tokens.states if state.num_tokens <= end), default=0)
-        return max(reached, end)
-
-    def _on_the_way(self, owner: str) -> list[_Pending]:
-        with self._lock:
-            return [item for item in self._pending if item.key.owner == owner]
-
-    def _room_bytes(self) -> int:
-        with self._lock:
-            return max(0, MAX_PENDING_BYTES - self._pending_bytes)
-
-    def _is_pending(self, item: _Pending) -> bool:
-        return any(each is item for each in self._pending)
-
-    def _settle(self, item: _Pending) -> None:
-        if self._is_pending(item):
-            self._pending.remove(item)
-            self._pending_bytes -= item.tokens.num_bytes
 
     def _note(self, key: _Key, **sentences: str | None) -> None:
         with self._lock:
@@ -372,23 +324,6 @@ class Persistence:
         return known
 
 
-def fingerprint(loaded: LoadedModel, kind: str) -> dict[str, Any]:
-    """What decides whether a stored segment fits: any difference makes another namespace, never an error."""
-    config = loaded.model.config
-    rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None)
-    return {
-        "model": loaded.digest,
-        "weights": loaded.weights,
-        "dtype": str(loaded.model.dtype).removeprefix("torch."),
-        "cache": kind,
-        "architecture": type(loaded.model).__name__,
-        "attention": config._attn_implementation,
-        "rope": json.dumps(rope, sort_keys=True, default=str),
-        "torch": _minor(torch.__version__),
-        "transformers": _minor(transformers.__version__),
-    }
-
-
 def _yield_to_others() -> None:
     """Writing can wait, decoding cannot: on Linux a thread has a priority of its own."""
     if sys.platform == "linux":
@@ -405,7 +340,3 @@ def _parent(prefix: StoredPrefix) -> ParentSegment | None:
 
 def _not_saved(error: Exception) -> str:
     return f"This chat's cache could not be saved; the next turn tries again. ({error or type(error).__name__})"
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

@@ -12,7 +12,7 @@ LAYERS = (
     ("chatcache.chat",),
     ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner", "chatcache.shared_decode"),
     ("chatcache.engine", "chatcache.decode_step", "chatcache.relief", "chatcache.scheduler", "chatcache.session_pool"),
-    ("chatcache.persistence", "chatcache.restore", "chatcache.segment_codec"),
+    ("chatcache.persistence", "chatcache.pending_saves", "chatcache.restore", "chatcache.segment_codec"),
     ("chatcache.memory",),
     ("chatcache.cache",),
     ("chatcache",),

@@ -18,8 +18,9 @@ import torch
 from chatcache import persistence as persistence_module
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
-from chatcache.persistence import CANNOT_BE_STORED, Persistence, fingerprint
+from chatcache.persistence import CANNOT_BE_STORED, Persistence
 from chatcache.restore import READ_AHEAD, STEP_S, Piece, Restore
 from storage.chat_store import ChatStore
 from storage.database import Database

@@ -1,0 +1,86 @@
+"""`PendingSaves`: what was copied from live caches and is not written yet, in the order in which it will be.
+
+It knows copies and how far they lead along a prompt. It does not know who writes them, nor where.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chatcache.cache.session_cache import TokenRange
+from chatcache.prefix import common_length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingSave:
+    """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored.
+
+    Stored runs are to end at `cuts`. `problem` is what is still to be told when it is written. Recurrent states at
+    `forgotten` positions are no longer needed then.
+    """
+
+    owner: str
+    session_id: str
+    ids: tuple[int, ...]
+    tokens: TokenRange
+    cuts: tuple[int, ...]
+    problem: str | None
+    forgotten: frozenset[int]
+
+    def reach(self, ids: tuple[int, ...], reached: int, *, needs_state: bool) -> int:
+        """How far this leads along `ids`, where tokens up to `reached` are there already. With `needs_state` it leads
+        to one of its recurrent states only."""
+        if not self.tokens.start <= reached < len(self.ids):
+            return reached
+        end = common_length(self.ids, ids)
+        if needs_state:
+            end = max((state.num_tokens for state in self.tokens.states if state.num_tokens <= end), default=0)
+        return max(reached, end)
+
+
+class PendingSaves:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._saves: list[PendingSave] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """What the copies take in memory."""
+        with self._lock:
+            return sum(save.tokens.num_bytes for save in self._saves)
+
+    def __contains__(self, save: PendingSave) -> bool:
+        with self._lock:
+            return save in self._saves
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._saves)
+
+    def add(self, save: PendingSave) -> None:
+        with self._lock:
+            self._saves.append(save)
+
+    def remove(self, save: PendingSave) -> bool:
+        """It is written, or cannot be. False where it was withdrawn meanwhile."""
+        with self._lock:
+            if save not in self._saves:
+                return False
+            self._saves.remove(save)
+            return True
+
+    def withdraw(self, owner: str, session_id: str | None) -> None:
+        """Forget what belongs to a session, or to all of the owner's."""
+        with self._lock:
+            self._saves = [
+                save for save in self._saves if save.owner != owner or session_id not in (None, save.session_id)
+            ]
+
+    def of(self, owner: str) -> Sequence[PendingSave]:
+        """The owner's, first come first."""
+        with self._lock:
+            return [save for save in self._saves if save.owner == owner]
