@@ -1,4 +1,4 @@
-"""`DecodeStep`: the next token of one or several sequences through a Llama-shaped decoder, with few calls a layer.
+"""`DecodeStep`: the next tokens of one or several sequences through a Llama-shaped decoder, with few calls a layer.
 
 It computes what the library's modules compute, with their weights, rotary embedding and input embedding, but joins
 projections that have one input, makes no mask, and lets all sequences share every multiplication; only attention is
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm
-from transformers import PreTrainedModel
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from transformers import Cache, PreTrainedModel
 
 from chatcache.cache.attention import attend_one_token
 from chatcache.cache.session_cache import SessionCache
@@ -34,6 +34,33 @@ class _Layer:
     output: Linear
     gate_up: Linear
     down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """The tokens of one sequence. `mask`: what each of several sees, `[tokens, tokens held]`."""
+
+    cache: Cache
+    start: int
+    num_tokens: int
+    mask: Tensor | None
+
+    @classmethod
+    def of(cls, held: SessionCache, num_tokens: int) -> _Feed:
+        assert held.cache is not None
+        start, mask = held.num_tokens, None
+        if num_tokens > 1:
+            mask = torch.ones((num_tokens, start + num_tokens), dtype=torch.bool).tril(start)
+        return cls(held.cache, start, num_tokens, mask)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Queries `[tokens, key_heads, group, head_dim]` and all keys and values → the shape of the queries."""
+        if self.mask is None:
+            return attend_one_token(queries, keys, values, scaling)
+        num_tokens, num_key_heads, num_groups, head_dim = queries.shape
+        rows = queries.permute(1, 2, 0, 3).reshape(1, num_key_heads, num_groups * num_tokens, head_dim)
+        output = scaled_dot_product_attention(rows, keys, values, self.mask.repeat(num_groups, 1), scale=scaling)
+        return output.view(num_key_heads, num_groups, num_tokens, head_dim).permute(2, 0, 1, 3)
 
 
 class DecodeStep:
@@ -60,49 +87,59 @@ class DecodeStep:
         projections = joined_projections(model)
         return cls(model, projections) if projections else None
 
-    def __call__(self, token_ids: Sequence[int], caches: Sequence[SessionCache]) -> Tensor:
-        """Feed one token to each cache, none of kind "none"; the logits that follow, `[sequences, vocabulary]`.
+    def fits(self, cache: SessionCache, num_tokens: int) -> bool:
+        """Whether `num_tokens` may be fed to `cache` at once: several only where each sees all that is before it."""
+        if cache.cache is None:
+            return False
+        return num_tokens == 1 or not any(getattr(layer, "is_sliding", False) for layer in cache.cache.layers)
 
-        `advance` is left to the caller. After an exception a cache may hold the token in some layers only, as after
+    def __call__(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache]) -> Tensor:
+        """Feed to each cache its tokens, which must fit; the logits that follow each token, `[tokens, vocabulary]`.
+
+        `advance` is left to the caller. After an exception a cache may hold the tokens in some layers only, as after
         one in the library's modules.
         """
         device = self._signs.device
-        positions = torch.tensor([[each.num_tokens for each in caches]], device=device)
-        x = self._embed(torch.tensor([token_ids], device=device))
-        cos, sin = self._rotary(x, positions)
+        feeds = [_Feed.of(held, len(ids)) for held, ids in zip(caches, token_ids, strict=True)]
+        positions = [feed.start + i for feed in feeds for i in range(feed.num_tokens)]
+        x = self._embed(torch.tensor([[each for ids in token_ids for each in ids]], device=device))
+        cos, sin = self._rotary(x, torch.tensor([positions], device=device))
         x, cos, sin = x[0], cos[0, :, None], sin[0, :, None] * self._signs
         for index, layer in enumerate(self._layers):
-            attended = self._attend(layer, index, x, cos, sin, caches)
+            attended = self._attend(layer, index, x, cos, sin, feeds)
             x = x + layer.output(attended)
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = x + layer.down(layer.activation(gate) * up)
         logits: Tensor = self._model.lm_head(self._normed(x, self._norm))
         return logits
 
-    def _attend(
-        self, layer: _Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, caches: Sequence[SessionCache]
-    ) -> Tensor:
-        """`[sequences, width]` → what each sequence's token sees in its own cache, `[sequences, heads * head_dim]`."""
+    def _attend(self, layer: _Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, feeds: Sequence[_Feed]) -> Tensor:
+        """`[tokens, width]` → what each token sees in its sequence's own cache, `[tokens, heads * head_dim]`."""
         num_keys = self._num_key_heads
         states = layer.query_key_value(self._normed(x, layer.input_norm))
-        states = states.view(len(caches), -1, self._head_dim)  # [sequences, heads + key heads + value heads, head_dim]
+        states = states.view(len(x), -1, self._head_dim)  # [tokens, heads + key heads + value heads, head_dim]
         rotated = states[:, :-num_keys]
         if layer.query_norm is not None and layer.key_norm is not None:
             queries, keys = rotated[:, :-num_keys], rotated[:, -num_keys:]
             rotated = torch.cat([self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)], dim=1)
         rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_dim // 2, -1), sin)
-        queries = rotated[:, :-num_keys].view(len(caches), num_keys, -1, self._head_dim)
-        keys, values = rotated[:, -num_keys:, None], states[:, -num_keys:, None]
-        outputs = []
-        for i, held in enumerate(caches):
-            assert held.cache is not None
-            seen_keys, seen_values = held.cache.update(keys[i : i + 1], values[i : i + 1], index)
-            outputs.append(attend_one_token(queries[i : i + 1], seen_keys, seen_values, self._scaling))
+        queries = rotated[:, :-num_keys].view(len(x), num_keys, -1, self._head_dim)
+        keys, values = rotated[:, -num_keys:], states[:, -num_keys:]
+        outputs, end = [], 0
+        for feed in feeds:
+            begin, end = end, end + feed.num_tokens
+            seen = feed.cache.update(_as_states(keys[begin:end]), _as_states(values[begin:end]), index)
+            outputs.append(feed.attend(queries[begin:end], *seen, self._scaling))
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return joined.reshape(len(caches), -1)
+        return joined.reshape(len(x), -1)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self._eps)
+
+
+def _as_states(rows: Tensor) -> Tensor:
+    """`[tokens, heads, head_dim]` → `[1, heads, tokens, head_dim]`, a view."""
+    return rows.transpose(0, 1)[None]
 
 
 def _layer(decoder_layer: Any, projections: JoinedProjections) -> _Layer:

@@ -315,8 +315,9 @@ class TurnRun:
             self._count_fed(start, stop)
         self._num_fed = max(self._num_fed, stop)
         ids = [*self._ids[start:stop], *guess]
-        if len(ids) == 1 and self._decode_step is not None and cache.cache is not None:
-            logits = self._decode_step(ids, [cache])
+        is_decode = stop - start == 1  # a chunk of a prompt has more rows than it is made for
+        if is_decode and self._decode_step is not None and self._decode_step.fits(cache, len(ids)):
+            logits = self._decode_step([ids], [cache])
         else:
             logits = self._model(
                 input_ids=torch.tensor([ids], device=self._model.device),

@@ -21,7 +21,7 @@ def feed_together(decode_step: DecodeStep, runs: Sequence[TurnRun]) -> None:
         return
     logits = None
     try:
-        logits = decode_step([token_id for _, token_id, _ in ready], [cache for _, _, cache in ready])
+        logits = decode_step([[token_id] for _, token_id, _ in ready], [cache for _, _, cache in ready])
     except Exception:
         logger.warning("A forward for %d turns failed; each goes on alone", len(ready), exc_info=True)
     # Outside the `except` block: until it is left, the failed frames hold their tensors.

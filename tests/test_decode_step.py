@@ -98,7 +98,7 @@ def by_modules(model: PreTrainedModel, held: SessionCache, token_id: int) -> Ten
 
 
 def by_step(step: DecodeStep, caches: list[SessionCache], token_ids: list[int]) -> Tensor:
-    logits = step(token_ids, caches)
+    logits = step([[each] for each in token_ids], caches)
     for held, token_id in zip(caches, token_ids, strict=True):
         held.advance([token_id])
     return logits
@@ -110,7 +110,7 @@ def _inference():
         yield
 
 
-@pytest.mark.parametrize("num_tokens", [1, 20, 600])
+@pytest.mark.parametrize("num_tokens", [1, 20, 1100])
 @pytest.mark.parametrize("name", LLAMA_SHAPED)
 def test_a_step_gives_the_logits_and_the_cache_of_the_librarys_modules(name: str, num_tokens: int) -> None:
     model = make_model(name, LLAMA_SHAPED[name])
@@ -133,7 +133,7 @@ def test_a_step_gives_the_logits_and_the_cache_of_the_librarys_modules(name: str
 def test_sequences_of_any_lengths_step_together_as_they_would_alone(name: str) -> None:
     model = make_model(name, LLAMA_SHAPED[name])
     step = make_step(model)
-    lengths = [1, 700, 30, 513]
+    lengths = [1, 1100, 30, 1024]
     together = [filled(model, length, seed) for seed, length in enumerate(lengths)]
     alone = [held.fork(held.num_tokens) for held in together]
     for seed in range(3):
@@ -141,6 +141,32 @@ def test_sequences_of_any_lengths_step_together_as_they_would_alone(name: str) -
         logits = by_step(step, together, token_ids)
         for i, held in enumerate(alone):
             torch.testing.assert_close(logits[i], by_step(step, [held], [token_ids[i]])[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_tokens", [2, 5, 20])
+@pytest.mark.parametrize("num_held", [1, 700])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_several_tokens_at_once_see_what_they_would_see_one_by_one(name: str, num_held: int, num_tokens: int) -> None:
+    model = make_model(name, LLAMA_SHAPED[name])
+    step = make_step(model)
+    ours, theirs, other = filled(model, num_held), filled(model, num_held), filled(model, 40, seed=3)
+    single = other.fork(40)
+    ids = random_ids(num_tokens, seed=8)
+    assert step.fits(ours, num_tokens)
+    logits = step([ids, [9]], [ours, other])
+    ours.advance(ids)
+    expected = torch.stack([by_modules(model, theirs, each) for each in ids])
+    torch.testing.assert_close(logits[:-1], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits[-1], by_step(step, [single], [9])[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(by_step(step, [ours], [5])[0], by_modules(model, theirs, 5), rtol=1e-4, atol=1e-4)
+
+
+def test_several_tokens_do_not_fit_where_a_window_hides_some_of_the_past() -> None:
+    model = make_model("mistral", LLAMA_SHAPED["mistral"])
+    step = make_step(model)
+    assert step.fits(filled(model, 3), 1)
+    assert not step.fits(filled(model, 3), 2)
+    assert not step.fits(make_session_cache(model, "none"), 1)
 
 
 @pytest.mark.parametrize("form", ["int8", "int4"])
@@ -191,7 +217,7 @@ def test_a_failure_within_a_step_leaves_caches_that_can_be_repaired() -> None:
     layer = held.cache.layers[2]
     update, layer.update = layer.update, lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        step([7], [held])
+        step([[7]], [held])
     layer.update = update
     assert held.repair() == 10
     assert torch.equal(by_step(step, [held], [7]), expected)
