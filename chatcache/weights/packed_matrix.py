@@ -30,7 +30,7 @@ class PackedMatrix(Protocol):
 class Int8Matrix:
     """A code in [-127, 127] for each weight and a scale for each output."""
 
-    max_rows = 6
+    max_rows = 9
 
     def __init__(self, codes: Tensor, scales: Tensor) -> None:
         self._codes = codes
@@ -43,7 +43,7 @@ class Int8Matrix:
 class Int4Matrix:
     """A code in [0, 15] for each weight; a step and a middle for each 32 weights of an output."""
 
-    max_rows = 8
+    max_rows = 12
 
     def __init__(self, packed_codes: Tensor, scales: Tensor) -> None:
         self._codes = packed_codes
