@@ -27,11 +27,11 @@ check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m mypy
 
 # Ours beside plain transformers; everything in one run, as a table and as build/bench.json.
-bench: $(VENV)/runtime.stamp
+bench: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	@$(VENV_PYTHON) -m bench $(ARGS)
 
 # Also beside llama.cpp, which is compiled once into build/peers.
-bench-peers: $(VENV)/runtime.stamp
+bench-peers: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	@$(VENV_PYTHON) -m bench --peers $(ARGS)
 
 $(VENV)/venv.stamp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import lookup, quality, resume, sessions, speed, turns
+from bench import lookup, page, quality, resume, sessions, speed, turns
 from bench.line import Line
 from bench.workbench import Workbench
 
@@ -20,4 +20,5 @@ ROWS: dict[str, Row] = {
     "quality": quality.measure_quality,
     "lookup": lookup.measure_lookup,
     "sessions": sessions.measure_sessions,
+    "page": page.measure_page,
 }
