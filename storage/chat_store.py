@@ -36,7 +36,7 @@ from storage.chat_rows import (
 )
 from storage.database import Database
 from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
-from storage.message_tree import read_branch, read_leaf_id
+from storage.message_tree import read_branch, read_last_turn, read_leaf_id
 from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import (
     BegunTurn,
@@ -166,6 +166,26 @@ class ChatStore:
                 find_message(db, owner, leaf_id, session_id)
             leaf_id = leaf_id or session.tip_id
             return read_branch(db, session_id, leaf_id) if leaf_id else ()
+
+    def branch_end(
+        self, owner: str, session_id: str, limit: int | None, before_id: str | None = None
+    ) -> tuple[Message, ...]:
+        """The last `limit` messages (None: all) of the current branch, or of what stands above `before_id`, in order.
+
+        What is above them is not read: it takes as long in a chat of a thousand messages as in a short one.
+        """
+        with self._database.read() as db:
+            leaf_id = find_session(db, owner, session_id).tip_id
+            if before_id is not None:
+                leaf_id = find_message(db, owner, before_id, session_id).parent_id
+            return read_branch(db, session_id, leaf_id, limit) if leaf_id else ()
+
+    def branch_length(self, owner: str, session_id: str) -> int:
+        """How many messages the current branch has."""
+        with self._database.read() as db:
+            tip_id = find_session(db, owner, session_id).tip_id
+            position = db.scalar(select(MessageRow.position).where(MessageRow.id == tip_id)) if tip_id else None
+            return 0 if position is None else position + 1
 
     def get_message(self, owner: str, message_id: str) -> Message:
         with self._database.read() as db:
@@ -388,6 +408,13 @@ class ChatStore:
         with self._database.read() as db:
             rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
             return {row.reply_id: row.to_record() for row in rows}
+
+    def last_turn(self, owner: str, message_id: str) -> TurnRecord | None:
+        """The turn that last wrote this message, or else the nearest reply above it that a turn wrote."""
+        with self._database.read() as db:
+            row = find_message(db, owner, message_id)
+            turn = read_last_turn(db, row.session_id, message_id)
+            return None if turn is None else turn.to_record()
 
     def find_turn_by_request(self, owner: str, session_id: str, request_id: str) -> TurnRecord | None:
         """The turn that this request began, if it did."""

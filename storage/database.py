@@ -38,7 +38,7 @@ class Database:
     commits when the block ends and rolls back when it raises.
     """
 
-    def __init__(self, data_dir: Path, engine: Engine, lock: filelock.BaseFileLock) -> None:
+    def __init__(self, data_dir: Path, engine: Engine, lock: filelock.BaseFileLock | None) -> None:
         self.data_dir = data_dir
         self._engine = engine
         self._writing_engine = engine.execution_options(begin_immediate=True)
@@ -76,6 +76,30 @@ class Database:
             on_error.pop_all()
         return cls(data_dir, engine, lock)
 
+    @classmethod
+    def open_to_read(cls, data_dir: Path) -> Database:
+        """Look at the database while another process has the directory open: without its lock, and `write` fails.
+
+        Raises DataDirError where there is no database of this version.
+        """
+        data_dir = Path(data_dir).absolute()
+        path = data_dir / DATABASE_NAME
+        if not path.is_file():
+            raise DataDirError(f"There is no database {path}. Name the right folder with --data-dir.")
+        engine = _make_engine(path, reads_only=True)
+        try:
+            with engine.connect() as connection:
+                current = MigrationContext.configure(connection).get_current_revision()
+            if current != ScriptDirectory.from_config(migration_config()).get_current_head():
+                raise DataDirError(f"The database {path} is of another version of chatcache than this command.")
+        except DBAPIError as error:
+            engine.dispose()
+            raise DataDirError(f"The database {path} cannot be read: {error.orig}.") from error
+        except DataDirError:
+            engine.dispose()
+            raise
+        return cls(data_dir, engine, None)
+
     @contextmanager
     def read(self) -> Iterator[DbSession]:
         """A session that sees the database as it is now, and writes nothing. Raises DatabaseError after `close`."""
@@ -109,7 +133,8 @@ class Database:
         with self._write_lock:
             self._is_closed = True
         self._engine.dispose()
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def _check_open(self) -> None:
         # The engine would connect anew, to a directory that may be another process's by now.
@@ -123,7 +148,7 @@ class Database:
         self.close()
 
 
-def _make_engine(path: Path) -> Engine:
+def _make_engine(path: Path, *, reads_only: bool = False) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=8, max_overflow=-1
     )
@@ -139,6 +164,7 @@ def _make_engine(path: Path) -> Engine:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA query_only={reads_only:d}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

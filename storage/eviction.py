@@ -30,8 +30,11 @@ def with_ancestors(nodes: Mapping[int, StoredNode], ids: Iterable[int]) -> set[i
     return reached
 
 
-def choose_victims(nodes: Mapping[int, StoredNode], protected: Iterable[int], num_bytes: int) -> Sequence[int]:
-    """Segments to remove, children before parents, so that `num_bytes` become free, or as many as can.
+def choose_victims(
+    nodes: Mapping[int, StoredNode], protected: Iterable[int], num_bytes: int, num_more_bytes: int = 0
+) -> Sequence[int]:
+    """Segments to remove, children before parents, so that `num_bytes` become free, or as many as can; of the next ones
+    as many as take no more than `num_more_bytes` beyond that.
 
     Only leaves go, those longest unused first; a parent becomes a leaf when its last child has gone. `protected`
     segments and their ancestors stay.
@@ -44,9 +47,11 @@ def choose_victims(nodes: Mapping[int, StoredNode], protected: Iterable[int], nu
     heapq.heapify(leaves)
     victims: list[int] = []
     freed = 0
-    while leaves and freed < num_bytes:
+    while leaves:
         _, node_id = heapq.heappop(leaves)
         node = nodes[node_id]
+        if freed >= num_bytes and (num_bytes <= 0 or freed + node.num_bytes > num_bytes + num_more_bytes):
+            break
         victims.append(node_id)
         freed += node.num_bytes
         parent_id = node.parent_id

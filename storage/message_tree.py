@@ -1,4 +1,4 @@
-"""The message tree as SQL: the branch to a message, the leaf below it, siblings with their numbers.
+"""The message tree as SQL: the branch to a message or its end, the leaf below it, siblings with their numbers.
 
 Builds statements and runs none but reads. A message's place among its siblings is counted in the same query that
 reads it.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, literal, select
 from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
-from storage.models import MessageRow
+from storage.models import MessageRow, TurnRow
 from storage.records import Message
 
 
@@ -21,9 +21,10 @@ def read_messages(db: DbSession, *conditions: ColumnElement[bool]) -> tuple[Mess
     return _records(db, _numbered().where(*conditions).order_by(MessageRow.seq))
 
 
-def read_branch(db: DbSession, session_id: str, leaf_id: str) -> tuple[Message, ...]:
-    """The messages from the root to `leaf_id`; empty if the session has no such message."""
-    path = _path_to(session_id, leaf_id).subquery()
+def read_branch(db: DbSession, session_id: str, leaf_id: str, limit: int | None = None) -> tuple[Message, ...]:
+    """The messages from the root to `leaf_id`, or the last `limit` of them, without reading what is above; empty if the
+    session has no such message."""
+    path = _path_to(session_id, leaf_id, limit).subquery()
     return _records(db, _numbered().join(path, MessageRow.id == path.c.id).order_by(MessageRow.position))
 
 
@@ -36,6 +37,19 @@ def read_selections(db: DbSession, session_id: str, leaf_id: str) -> Sequence[tu
         .order_by(MessageRow.position)
     )
     return [(row.id, row.selected_child_id) for row in db.execute(statement)]
+
+
+def read_last_turn(db: DbSession, session_id: str, leaf_id: str) -> TurnRow | None:
+    """The last turn of the nearest reply, from `leaf_id` upwards, that has any."""
+    path = _path_to(session_id, leaf_id).subquery()
+    statement = (
+        select(TurnRow)
+        .join(path, TurnRow.reply_id == path.c.id)
+        .where(TurnRow.session_id == session_id)
+        .order_by(path.c.distance, TurnRow.seq.desc())
+        .limit(1)
+    )
+    return db.scalar(statement)
 
 
 def read_leaf_id(db: DbSession, session_id: str, message_id: str) -> str:
@@ -55,17 +69,19 @@ def read_leaf_id(db: DbSession, session_id: str, message_id: str) -> str:
     return leaf_id
 
 
-def _path_to(session_id: str, leaf_id: str) -> Select[str]:
+def _path_to(session_id: str, leaf_id: str, limit: int | None = None) -> Select[str, int]:
+    """Ids from `leaf_id` upwards, `limit` at most, with their distance from it."""
     path = (
-        select(MessageRow.id, MessageRow.parent_id)
+        select(MessageRow.id, MessageRow.parent_id, literal(0).label("distance"))
         .where(MessageRow.session_id == session_id, MessageRow.id == leaf_id)
         .cte("path", recursive=True)
     )
     above = aliased(MessageRow)
-    path = path.union_all(
-        select(above.id, above.parent_id).where(above.session_id == session_id, above.id == path.c.parent_id)
+    step = select(above.id, above.parent_id, path.c.distance + 1).where(
+        above.session_id == session_id, above.id == path.c.parent_id
     )
-    return select(path.c.id)
+    path = path.union_all(step if limit is None else step.where(path.c.distance < limit - 1))
+    return select(path.c.id, path.c.distance)
 
 
 def _numbered() -> Select[MessageRow, int, int]:

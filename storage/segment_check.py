@@ -22,6 +22,7 @@ from storage.segment_index import (
     remove_untrue_segments,
 )
 from storage.segment_keys import segment_key
+from storage.segment_models import SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What reading everything found. `orphans` are files that the index does not know: a sweep removes them."""
+    """What reading everything found. `orphans` are files that the index does not know: a sweep removes them, and a
+    server that runs has some while it writes."""
 
     num_files: int
     num_bytes: int
@@ -82,7 +84,7 @@ def check_file(
 
 
 def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
-    """Read every file and compare. Changes nothing."""
+    """Read every file and compare. Changes nothing; what a running server removes meanwhile is no damage."""
     with database.read() as db:
         indexed = find_files(db)
     damage = []
@@ -90,7 +92,8 @@ def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
         try:
             check_file(folder, file, layout=None)
         except (SegmentDamagedError, OSError) as error:
-            damage.append(Damage(folder.name(file.key, file.kind), str(error)))
+            if _is_indexed(database, file):
+                damage.append(Damage(folder.name(file.key, file.kind), str(error)))
     known = {folder.name(file.key, file.kind) for file in indexed}
     return VerifyReport(
         num_files=len(indexed),
@@ -98,6 +101,11 @@ def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
         damage=tuple(damage),
         orphans=tuple(sorted(set(folder.sizes()) - known)),
     )
+
+
+def _is_indexed(database: Database, file: IndexedFile) -> bool:
+    with database.read() as db:
+        return file in find_files(db, SegmentRow.key == file.key)
 
 
 def sweep_files(database: Database, folder: SegmentFolder) -> SweepReport:

@@ -19,6 +19,9 @@ from storage.segment_index import find_file_sizes, find_segment_ids, read_heads,
 KEPT_FREE_BYTES = 64 * 2**20
 KEPT_FREE_PART = 4
 """So much of the disk, or of a small one this part, is left to what people write: caches never fill it up."""
+EVICTED_AHEAD_PART = 64
+"""To choose what goes, the whole index is read: so this part of the quota goes beyond what is needed, and many writes
+follow for which nothing has to go."""
 
 
 class RefusedError(Exception):
@@ -104,17 +107,19 @@ class SegmentRoom:
         return min(KEPT_FREE_BYTES, total // KEPT_FREE_PART) - free
 
     def _evict(self, num_bytes: int, keep: Collection[str], even_if_too_little: bool = False) -> bool:
-        """Make `num_bytes` free: files set aside first, then leaves by last use, never `keep` nor what is open.
+        """Make `num_bytes` free, and a little more where it can be: files set aside first, then leaves by last use,
+        never `keep` nor what is open.
 
-        Where that is not enough, nothing is removed unless `even_if_too_little`, and the answer is False.
+        Where `num_bytes` cannot be had, nothing is removed unless `even_if_too_little`, and the answer is False.
         """
         set_aside = self._folder.set_aside_sizes()
         needed = num_bytes - sum(set_aside.values())
+        more = self.quota_bytes // EVICTED_AHEAD_PART
         with self._database.write() as db:
             nodes = read_nodes(db)
             is_open = set(self.open_sessions)
             protected = [head.segment_id for head in read_heads(db) if head.session_id in is_open]
-            victims = choose_victims(nodes, [*protected, *find_segment_ids(db, keep)], needed)
+            victims = choose_victims(nodes, [*protected, *find_segment_ids(db, keep)], needed, more)
             is_enough = sum(nodes[victim].num_bytes for victim in victims) >= needed
             if not is_enough and not even_if_too_little:
                 return False

@@ -47,6 +47,16 @@ def test_leaves_go_by_last_use_and_what_is_protected_stays(
 
 
 @pytest.mark.parametrize(
+    ("num_bytes", "num_more_bytes", "victims"),
+    [(10, 9, [3]), (10, 10, [3, 6]), (5, 14, [3]), (5, 15, [3, 6]), (0, 100, []), (10, 1000, [3, 6, 4, 5, 2, 1])],
+)
+def test_more_goes_than_is_needed_as_far_as_that_was_allowed(
+    num_bytes: int, num_more_bytes: int, victims: list[int]
+) -> None:
+    assert list(choose_victims(FOREST, [], num_bytes, num_more_bytes)) == victims
+
+
+@pytest.mark.parametrize(
     ("heads", "lost"),
     [([4, 5, 3, 6], []), ([4], [3, 6, 5]), ([], [3, 6, 4, 5, 2, 1]), ([2], [3, 6, 4, 5]), ([99], [3, 6, 4, 5, 2, 1])],
 )

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import segment_files
+from storage import segment_files, segment_room
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
 from storage.errors import DataDirError, InvalidRecordError, SegmentDamagedError, SegmentUnavailableError
 from storage.segment_chain import StoredPrefix
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
+from storage.segment_index import read_nodes
 from storage.segment_store import Namespace, NewSegment, ParentSegment, SaveReport, SegmentStore
 
 ME, OTHER = "me", "somebody else"
@@ -308,6 +309,30 @@ def test_the_quota_holds_and_the_longest_unused_chat_goes_first(database: Databa
     store.save(namespace, sessions[3], None, cut(chats[3], 4))
     assert [store.lookup(namespace, ids).num_tokens for ids in chats] == [4, 0, 4, 4]
     assert folder_bytes(tmp_path) == store.used_bytes == 3 * size
+
+
+def test_a_full_quota_costs_a_look_at_the_whole_index_once_for_many_writes(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_chats, looks = 100, []
+    store = SegmentStore(database, BIG)
+    namespace = store.namespace(ME, {"model": "m"}, LAYOUT)
+
+    def save(chat: int) -> None:
+        ids = [chat, 1, 2, 3]
+        assert store.save(namespace, new_session(database), None, cut(ids, 4)).refused is None
+
+    for chat in range(num_chats):
+        save(chat)
+    quota = folder_bytes(tmp_path)
+    full = SegmentStore(database, quota)
+    monkeypatch.setattr(segment_room, "EVICTED_AHEAD_PART", 10)
+    monkeypatch.setattr(segment_room, "read_nodes", lambda db: (looks.append(1), read_nodes(db))[1])
+    for chat in range(num_chats, num_chats + 20):
+        store = full
+        save(chat)
+        assert folder_bytes(tmp_path) == full.used_bytes <= quota
+    assert len(looks) == 2
 
 
 def test_what_is_open_is_never_evicted_and_the_save_says_why_it_was_refused(database: Database) -> None:

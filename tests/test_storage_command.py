@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storage import segment_check
 from storage.__main__ import main
 from storage.chat_store import ChatStore
-from storage.database import Database
+from storage.data_dir import lock_data_dir
+from storage.database import DATABASE_NAME, Database
+from storage.errors import DatabaseError
+from storage.segment_check import check_file
 from storage.segment_format import TensorLayout
+from storage.segment_index import ensure_salt
 from storage.segment_store import NewSegment, SegmentStore
+
+LAYOUT = (TensorLayout("keys", "F32", (0, 8), 0),)
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    layout = (TensorLayout("keys", "F32", (0, 8), 0),)
     with Database.open(tmp_path) as database:
-        session = ChatStore(database).create_session(
-            "me", title="", system_prompt=None, sampling={}, settings={}, template_vars={}
-        )
         store = SegmentStore(database, 2**30)
-        namespace = store.namespace("me", {}, layout)
-        store.save(namespace, session.id, None, [NewSegment(0, [1, 2], {"keys": bytes(64)})])
+        namespace = store.namespace("me", {}, LAYOUT)
+        store.save(namespace, new_session(database, "Llamas"), None, [NewSegment(0, [1, 2], {"keys": bytes(64)})])
     return tmp_path
+
+
+def new_session(database: Database, title: str) -> str:
+    chats = ChatStore(database)
+    made = chats.create_session("me", title=title, system_prompt=None, sampling={}, settings={}, template_vars={})
+    return made.id
+
+
+def sizes(data_dir: Path) -> list[int]:
+    return sorted(path.stat().st_size for path in (data_dir / "segments").glob("*.safetensors"))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -78,19 +93,73 @@ def test_stats_count_what_is_stored(data_dir: Path, capsys: pytest.CaptureFixtur
     status, output = run(capsys, "stats", "--json", "--data-dir", str(data_dir))
     facts = json.loads(output)
     assert status == 0
-    assert list(facts["session_bytes"].values()) == [size]
+    assert [(chat["title"], chat["num_bytes"]) for chat in facts["sessions"]] == [("Llamas", size)]
     assert (facts["num_bytes"], facts["folder_bytes"], facts["num_segments"]) == (size, size, 1)
-    assert f"bytes: {size:,}" in run(capsys, "stats", "--data-dir", str(data_dir))[1]
 
 
-def test_a_folder_in_use_or_that_is_not_there_is_told_with_status_2(
+def test_stats_are_a_table_with_units_and_titles_the_largest_chat_first(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Database.open(data_dir) as database:
+        store = SegmentStore(database, 2**30)
+        namespace = store.namespace("me", {}, LAYOUT)
+        for title, num_tokens in (("", 4), ("Long", 40_000)):
+            session = new_session(database, title)
+            ids = range(num_tokens, 2 * num_tokens)
+            store.save(namespace, session, None, [NewSegment(0, ids, {"keys": bytes(32 * num_tokens)})])
+    lines = run(capsys, "stats", "--data-dir", str(data_dir))[1].splitlines()
+    assert lines[0].endswith("1.4 MB  saved caches, in 3 pieces")
+    assert "3 in all" in lines[-4]
+    chats = [line.strip() for line in lines[-3:]]
+    assert [chat.split("  ")[0] for chat in chats] == ["1.4 MB", f"{sizes(data_dir)[1]} B", f"{sizes(data_dir)[0]} B"]
+    assert [chat.split("  ")[1].rpartition(" ")[0] for chat in chats] == ["Long", "without a title", "Llamas"]
+
+
+def test_what_only_reads_works_while_a_server_runs_and_says_so(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Database.open(data_dir):
-        assert main(["verify", "--data-dir", str(data_dir)]) == 2
-    assert "Another chatcache" in capsys.readouterr().err
+        for command in ("stats", "verify"):
+            assert main([command, "--json", "--data-dir", str(data_dir)]) == 0
+            captured = capsys.readouterr()
+            assert json.loads(captured.out)["num_bytes"] == segment(data_dir).stat().st_size
+            assert "is running" in captured.err
+        assert main(["sweep", "--data-dir", str(data_dir)]) == 2
+        assert "Another chatcache" in capsys.readouterr().err
+        reader = Database.open_to_read(data_dir)
+        with pytest.raises(DatabaseError), reader.write() as db:
+            ensure_salt(db, "somebody new")
+        reader.close()
+
+
+def test_what_a_running_server_removes_meanwhile_is_no_damage(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database.open(data_dir) as database:
+        store = SegmentStore(database, 2**30)
+
+        def release_first(*arguments: Any, **options: Any) -> Any:
+            store.release("me")
+            return check_file(*arguments, **options)
+
+        monkeypatch.setattr(segment_check, "check_file", release_first)
+        status, output = run(capsys, "verify", "--json", "--data-dir", str(data_dir))
+    assert (status, json.loads(output)["damage"]) == (0, [])
+
+
+def test_a_folder_that_is_not_there_or_holds_no_database_of_ours_is_told_with_status_2(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", "--data-dir", str(data_dir / "none")]) == 2
     assert not (data_dir / "none").exists()
+    empty = tmp_path / "empty"
+    lock = lock_data_dir(empty)
+    assert main(["stats", "--data-dir", str(empty)]) == 2
+    assert "no database" in capsys.readouterr().err
+    sqlite3.connect(empty / DATABASE_NAME).execute("CREATE TABLE other (id INTEGER)")
+    assert main(["stats", "--data-dir", str(empty)]) == 2
+    assert "another version" in capsys.readouterr().err
+    lock.release()
 
 
 def test_the_command_runs_as_a_module(data_dir: Path) -> None:
