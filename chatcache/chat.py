@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+from chatcache.chat_settings import checked_settings
 from chatcache.config import ServiceConfig
-from chatcache.context_window import CONTEXT_FULL_CHOICES
-from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError, UnsupportedOptionError
+from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
 from chatcache.events import Reply
 from chatcache.imported_chat import admit
 from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
@@ -294,10 +294,23 @@ class ChatService:
 
     # ---------------------------------------------------------------- reading
 
-    def messages(self, session_id: str) -> tuple[Message, ...]:
-        """The current branch, from the first message to the tip."""
+    def messages(self, session_id: str, limit: int | None = None, before: str | None = None) -> tuple[Message, ...]:
+        """The current branch, from the first message to the tip; or only the last `limit` messages of it, or of what
+        stands above the message `before`. However long the chat is, only those are read.
+
+        Raises InvalidInputError for a limit below 1 and for a message of another chat.
+        """
+        if limit is not None and _whole("limit", limit) < 1:
+            raise InvalidInputError("limit must be at least 1.")
         with translated_store_errors():
-            return self._store.branch(self._owner, session_id)
+            if limit is None and before is None:
+                return self._store.branch(self._owner, session_id)
+            return self._store.branch_end(self._owner, session_id, limit, before)
+
+    def num_messages(self, session_id: str) -> int:
+        """How many messages the current branch has."""
+        with translated_store_errors():
+            return self._store.branch_length(self._owner, session_id)
 
     def context_start(self, session_id: str) -> int:
         """How many messages at the beginning of the current branch the model no longer sees: where its memory starts.
@@ -305,8 +318,7 @@ class ChatService:
         0 until the context was full once; see the chat setting `context_full`.
         """
         with translated_store_errors():
-            branch = self._store.branch(self._owner, session_id)
-            return self._starter.context_start(self._owner, branch)
+            return self._starter.context_start(self._store.get_session(self._owner, session_id))
 
     def alternatives(self, message_id: str) -> tuple[Message, ...]:
         """The message and its siblings, oldest first."""
@@ -333,15 +345,15 @@ class ChatService:
 
     def cache_report(self, session_id: str) -> CacheReport:
         """The session's live cache beside all live caches of this owner."""
-        self.get_session(session_id)
         runtime = self._runtime
+        form = runtime.forms.of(self.get_session(session_id).settings)
         caches, reserved_bytes = runtime.scheduler.call(
             lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes)
         )
         mine = [c for c in caches if c.owner == self._owner]
         live = next((c for c in mine if c.session_id == session_id), None)
         return CacheReport(
-            kind=live.kind if live else runtime.model_info.cache_kind,
+            kind=live.kind if live else form.kind,
             is_live=live is not None,
             num_tokens=live.num_tokens if live else 0,
             num_bytes=live.num_bytes if live else 0,
@@ -350,7 +362,7 @@ class ChatService:
             budget_bytes=runtime.pool.budget.limit_bytes,
             reserved_bytes=reserved_bytes,
             max_context_tokens=runtime.model_info.max_context_tokens,
-            problem=runtime.persistence.problem(self._owner, session_id),
+            problem=form.problem or runtime.persistence.problem(self._owner, session_id, form.kind),
         )
 
     def storage_report(self) -> StorageReport:
@@ -377,7 +389,10 @@ class ChatService:
         with self._exclusive(session_id) as session:
             if runtime.runner.active(session_id) is None:
                 fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
-                is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids))
+                form = runtime.forms.of(session.settings)
+                is_under_way = runtime.scheduler.call(
+                    lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form)
+                )
         while is_under_way:
             is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
@@ -449,19 +464,7 @@ class ChatService:
             return self._store.get_message(self._owner, message_id)
 
     def _checked_settings(self, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-        settings = {} if settings is None else settings
-        if not isinstance(settings, Mapping):
-            raise InvalidInputError(f"settings must be a mapping, not {type(settings).__name__}.")
-        unknown = settings.keys() - {"thinking", "context_full", "prompt_lookup"}
-        if unknown:
-            raise UnsupportedOptionError(f"This version has no chat setting named {', '.join(sorted(unknown))}.")
-        if "thinking" in settings and not self._runtime.prompts.supports_thinking_switch:
-            raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
-        if settings.get("context_full", CONTEXT_FULL_CHOICES[0]) not in tuple(CONTEXT_FULL_CHOICES):
-            raise InvalidInputError(f"context_full must be one of {', '.join(CONTEXT_FULL_CHOICES)}.")
-        if not isinstance(settings.get("prompt_lookup", False), bool):
-            raise InvalidInputError("prompt_lookup must be true or false.")
-        return dict(settings)
+        return checked_settings(settings, self._runtime.model_info)
 
     @contextlib.contextmanager
     def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from chatcache.cache.session_cache import SessionCache
+from chatcache.cache_form import CacheForm
 from chatcache.candidates import PromptLookup
 from chatcache.context_window import ContextWindow
 from chatcache.decode_step import DecodeStep
@@ -53,7 +54,8 @@ class TurnRequest:
     prompt's. `num_known_tokens`: so many leading ids were fed by earlier turns of this chat, as far as its messages
     tell; only these can be missed. The prompt begins at the message at position `context_start`; `num_left_out`
     messages before it were still in the prompt of the turn before. `prompt_lookup`: tokens are guessed from what was
-    said before and checked several at a time; the reply is the same. `submitted_s` (of `time.perf_counter`) is when
+    said before and checked several at a time; the reply is the same. `form` is how the cache is held; None means the
+    pool's own. `submitted_s` (of `time.perf_counter`) is when
     the person asked: the time to the first token counts from there.
     """
 
@@ -68,6 +70,7 @@ class TurnRequest:
     context_start: int = 0
     num_left_out: int = 0
     prompt_lookup: bool = False
+    form: CacheForm | None = None
     submitted_s: float = field(default_factory=time.perf_counter)
 
 
@@ -216,8 +219,14 @@ class TurnRun:
         # What is expected is what the context's window keeps free for a reply, not the most that it may write.
         room = ContextWindow.of(self._max_context_tokens, request.sampling.max_new_tokens).room_tokens
         self._acquired = acquired = self._pool.acquire(
-            request.owner, request.session_id, self._ids, len(self._ids) + room
+            request.owner, request.session_id, self._ids, len(self._ids) + room, request.form
         )
+        if acquired.is_converted:
+            sentence = f"This chat's cache is kept as {acquired.cache.kind} from here on; nothing is computed again."
+            self._emit(CacheEvent(MissReason.CACHE_KIND.value, acquired.cache.num_tokens, sentence))
+        if request.form is not None and request.form.problem is not None:
+            self._told.append(request.form.problem)
+            self._emit(CacheEvent("cache-kind-refused", acquired.cache.num_tokens, request.form.problem))
         self._relief.tell_spilled(acquired.spilled, acquired.cache.num_tokens)
         if acquired.restore is None:
             self._tell_reuse(acquired)
@@ -489,6 +498,9 @@ _MISS_SENTENCES = {
     MissReason.SMALLER_FORM: (
         "There is memory again: this chat's cache is in full precision again; from token {index:,} on, {num:,} tokens "
         "are computed."
+    ),
+    MissReason.CACHE_KIND: (
+        "This chat's cache is kept in another kind now; from token {index:,} on, {num:,} tokens are computed."
     ),
     MissReason.NOT_CROPPABLE: (
         "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."

@@ -15,7 +15,8 @@ from chatcache.prefix import common_length
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSave:
-    """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored.
+    """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored, from a cache of
+    `kind`.
 
     Stored runs are to end at `cuts`. `problem` is what is still to be told when it is written. Recurrent states at
     `forgotten` positions are no longer needed then.
@@ -23,6 +24,7 @@ class PendingSave:
 
     owner: str
     session_id: str
+    kind: str
     ids: tuple[int, ...]
     tokens: TokenRange
     cuts: tuple[int, ...]
@@ -80,7 +82,7 @@ class PendingSaves:
                 save for save in self._saves if save.owner != owner or session_id not in (None, save.session_id)
             ]
 
-    def of(self, owner: str) -> Sequence[PendingSave]:
-        """The owner's, first come first."""
+    def of(self, owner: str, kind: str) -> Sequence[PendingSave]:
+        """The owner's from caches of `kind`, first come first."""
         with self._lock:
-            return [save for save in self._saves if save.owner == owner]
+            return [save for save in self._saves if (save.owner, save.kind) == (owner, kind)]

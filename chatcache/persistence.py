@@ -1,8 +1,8 @@
 """`Persistence`: live caches ↔ segments on disk: saved in the background, restored where a session lacks them.
 
-It knows what is stored, what is on its way, and what decides whether a stored segment fits this model. It does not know
-sessions' texts, turns or what a file looks like (`storage`). A problem here is never a problem of the chat: it costs
-computing, and is told by `problem`.
+It knows what is stored, what is on its way, and what decides whether a stored segment fits this model and cache kind;
+every kind is stored apart. It does not know sessions' texts, turns or what a file looks like (`storage`). A problem
+here is never a problem of the chat: it costs computing, and is told by `problem`.
 
 What is stored is asked of the store each time and noted nowhere: so a save that failed, was refused or was undone by an
 eviction needs no undoing here; the next one finds what is missing.
@@ -62,17 +62,16 @@ class Persistence:
     """Joins `SessionCache` and `SegmentStore`. What takes a cache belongs to the model thread, the rest to any."""
 
     def __init__(
-        self, store: SegmentStore, loaded: LoadedModel, kind: str, make_cache: Callable[[], SessionCache]
+        self, store: SegmentStore, loaded: LoadedModel, kind: str, make_cache: Callable[[str], SessionCache]
     ) -> None:
-        """Caches of `kind` are stored. Forwards one token, to learn what a token takes: on the model thread."""
+        """`kind` is the one that most chats have. Forwards one token, to learn what a token takes: on the model thread,
+        like what takes a cache of another kind for the first time."""
         self._store = store
-        self._fingerprint = fingerprint(loaded, kind)
+        self._loaded = loaded
         self._kind = kind
-        self._codec: SegmentCodec | None = None
-        try:
-            self._codec = SegmentCodec.learn(loaded, make_cache)
-        except Exception:
-            logger.exception("Caches of this model cannot be stored")
+        self._make_cache = make_cache
+        self._codecs: dict[str, SegmentCodec | None] = {}  # by kind
+        self._learn(kind)
         self._writer = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="chatcache-writer", initializer=_yield_to_others
         )
@@ -82,12 +81,12 @@ class Persistence:
         self._holds: Counter[_Key] = Counter()
         self._problems: OrderedDict[_Key, _Problem] = OrderedDict()
         self._num_wanted_tokens = self._num_restored_tokens = 0
-        self._namespaces: dict[str, Namespace] = {}  # by owner
+        self._namespaces: dict[tuple[str, str], Namespace] = {}  # by owner and kind
 
     @property
     def is_possible(self) -> bool:
-        """Whether caches of this model and kind can be stored."""
-        return self._codec is not None
+        """Whether caches of this model and its usual kind can be stored."""
+        return self._codecs[self._kind] is not None
 
     @property
     def pending_bytes(self) -> int:
@@ -100,10 +99,14 @@ class Persistence:
         with self._lock:
             return self._num_restored_tokens / self._num_wanted_tokens if self._num_wanted_tokens else None
 
-    def problem(self, owner: str, session_id: str) -> str | None:
-        """Why the session's cache is not stored to its end, or could not be used, as a sentence; None if it is fine."""
-        if self._codec is None:
-            return None if self._kind == "none" else CANNOT_BE_STORED
+    def problem(self, owner: str, session_id: str, kind: str | None = None) -> str | None:
+        """Why the session's cache, of `kind`, is not stored to its end, or could not be used, as a sentence; None if it
+        is fine."""
+        kind = kind or self._kind
+        if kind == "none":
+            return None
+        if kind in self._codecs and self._codecs[kind] is None:
+            return CANNOT_BE_STORED
         with self._lock:
             problem = self._problems.get(_Key(owner, session_id), _Problem())
             return problem.save or problem.restore
@@ -135,9 +138,10 @@ class Persistence:
         num_wanted = len(wanted_ids) - cache.num_tokens if is_miss else None
         pieces: list[Piece] = []
         problem = None
-        if self._codec is not None and self._can_be_stored(cache):
+        codec = self._codec_for(cache)
+        if codec is not None:
             try:
-                pieces = list(self._pieces(self._codec, owner, cache.num_tokens, tuple(wanted_ids)))
+                pieces = list(self._pieces(codec, owner, cache.kind, cache.num_tokens, tuple(wanted_ids)))
             except StoreError as error:
                 logger.exception("What is stored of a cache could not be looked up")
                 problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
@@ -167,16 +171,17 @@ class Persistence:
         `problem` says why, and the next save tries again.
         """
         key = _Key(owner, session_id)
-        if self._codec is None or not self._can_be_stored(cache):
+        codec = self._codec_for(cache)
+        if codec is None:
             return False
         # Recurrent layers can go on from a known state only, so nothing is stored behind the last one.
         ids = tuple(cache.token_ids[: cache.nearest_length(cache.num_tokens if num_tokens is None else num_tokens)])
         if not ids:
             return True
         try:
-            start = self._num_saved(owner, ids)
+            start = self._num_saved(owner, cache.kind, codec, ids)
             room_bytes = max(0, MAX_PENDING_BYTES - self._pending.num_bytes)
-            num_new = min(len(ids) - start, room_bytes // max(1, self._codec.bytes_per_token))
+            num_new = min(len(ids) - start, room_bytes // max(1, codec.bytes_per_token))
             stop = max(start, cache.nearest_length(start + num_new))
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
@@ -188,22 +193,24 @@ class Persistence:
             self._note(key, save=problem)
         if start < stop or problem is None:
             forgotten = cache.forgotten_positions
-            pending = PendingSave(owner, session_id, ids[:stop], tokens, tuple(cuts), problem, forgotten)
+            pending = PendingSave(owner, session_id, cache.kind, ids[:stop], tokens, tuple(cuts), problem, forgotten)
             self._pending.add(pending)
             self._writer.submit(self._write, pending)
         return problem is None
 
-    # -------------------------------------------------------------- any thread
-
-    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int]) -> int:
-        """How many leading tokens of `token_ids` are stored or on their way there."""
-        if self._codec is None:
+    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int], kind: str | None = None) -> int:
+        """How many leading tokens of `token_ids` are stored for caches of `kind`, or on their way there."""
+        kind = kind or self._kind
+        codec = self._learn(kind)
+        if codec is None:
             return 0
         try:
-            return self._num_saved(owner, tuple(token_ids))
+            return self._num_saved(owner, kind, codec, tuple(token_ids))
         except StoreError as error:
             self._note(_Key(owner, session_id), save=_not_saved(error))
             return 0
+
+    # -------------------------------------------------------------- any thread
 
     def release(self, owner: str, session_id: str | None = None) -> int:
         """Free what is stored for the session, or all of the owner's, and nobody else holds, and withdraw what is on
@@ -239,12 +246,13 @@ class Persistence:
 
     def _store_tokens(self, pending: PendingSave) -> str | None:
         """Why not all of it is stored now; None if it is."""
-        assert self._codec is not None
-        namespace = self._namespace(pending.owner)
+        codec = self._codecs[pending.kind]
+        assert codec is not None
+        namespace = self._namespace(pending.owner, pending.kind, codec)
         prefix = self._store.lookup(namespace, pending.ids)
         if prefix.num_tokens < pending.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
-        segments = self._codec.segments(pending.tokens, prefix.num_tokens, pending.cuts)
+        segments = codec.segments(pending.tokens, prefix.num_tokens, pending.cuts)
         refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:
             end = part.start + part.num_tokens
@@ -267,16 +275,18 @@ class Persistence:
             self._num_restored_tokens += restore.num_tokens
         self._note(key, restore=restore.problem)
 
-    def _num_saved(self, owner: str, ids: tuple[int, ...]) -> int:
-        pending = self._pending.of(owner)  # first: what leaves it meanwhile is stored
-        num_tokens = self._store.lookup(self._namespace(owner), ids).num_tokens
+    def _num_saved(self, owner: str, kind: str, codec: SegmentCodec, ids: tuple[int, ...]) -> int:
+        pending = self._pending.of(owner, kind)  # first: what leaves it meanwhile is stored
+        num_tokens = self._store.lookup(self._namespace(owner, kind, codec), ids).num_tokens
         for save in pending:
-            num_tokens = save.reach(ids, num_tokens, needs_state=self._needs_state)
+            num_tokens = save.reach(ids, num_tokens, needs_state=bool(codec.state_layout))
         return num_tokens
 
-    def _pieces(self, codec: SegmentCodec, owner: str, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
-        pending = self._pending.of(owner)  # first: what leaves it meanwhile is stored
-        namespace = self._namespace(owner)
+    def _pieces(
+        self, codec: SegmentCodec, owner: str, kind: str, reached: int, wanted_ids: tuple[int, ...]
+    ) -> Iterator[Piece]:
+        pending = self._pending.of(owner, kind)  # first: what leaves it meanwhile is stored
+        namespace = self._namespace(owner, kind, codec)
         for part in self._store.lookup(namespace, wanted_ids).parts:
             end = part.start + part.num_tokens
             if end > reached:
@@ -284,18 +294,24 @@ class Persistence:
                 yield Piece(reached, end, read)
                 reached = end
         for save in pending:
-            end = save.reach(wanted_ids, reached, needs_state=self._needs_state)
+            end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
             if end > reached:
                 yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
                 reached = end
 
-    @property
-    def _needs_state(self) -> bool:
-        return self._codec is not None and bool(self._codec.state_layout)
+    def _codec_for(self, cache: SessionCache) -> SegmentCodec | None:
+        """How `cache` is stored. One that was converted is not what its kind computes; it neither gives nor takes."""
+        return self._learn(cache.kind) if cache.is_pure else None
 
-    def _can_be_stored(self, cache: SessionCache) -> bool:
-        """A cache that was converted is not what its kind computes; it neither gives nor takes."""
-        return cache.kind == self._kind and cache.is_pure
+    def _learn(self, kind: str) -> SegmentCodec | None:
+        if kind not in self._codecs:
+            codec = None
+            try:
+                codec = SegmentCodec.learn(self._loaded, partial(self._make_cache, kind))
+            except Exception:
+                logger.exception("Caches of this model and of kind %s cannot be stored", kind)
+            self._codecs[kind] = codec
+        return self._codecs[kind]
 
     def _read(
         self, codec: SegmentCodec, namespace: Namespace, part: SegmentPart, begin: int, ids: tuple[int, ...]
@@ -313,14 +329,14 @@ class Persistence:
             while len(self._problems) > MAX_PROBLEMS:
                 self._problems.popitem(last=False)
 
-    def _namespace(self, owner: str) -> Namespace:
-        assert self._codec is not None
+    def _namespace(self, owner: str, kind: str, codec: SegmentCodec) -> Namespace:
         with self._lock:
-            known = self._namespaces.get(owner)
+            known = self._namespaces.get((owner, kind))
         if known is None:
-            known = self._store.namespace(owner, self._fingerprint, self._codec.layout, self._codec.state_layout)
+            description = fingerprint(self._loaded, kind)
+            known = self._store.namespace(owner, description, codec.layout, codec.state_layout)
             with self._lock:
-                self._namespaces[owner] = known
+                self._namespaces[owner, kind] = known
         return known
 
 

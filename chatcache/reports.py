@@ -11,7 +11,11 @@ from storage.segment_report import SegmentReport
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. `weights`: the form of its matrices; `notices` are sentences a person should see."""
+    """The loaded model. `weights`: the form of its matrices; `notices` are sentences a person should see.
+
+    `cache_kind` is what a chat has where its settings name none of the `cache_kinds` it may have. Every field of
+    `default_sampling` but the seed is set: what a chat's sampling leaves open comes from there.
+    """
 
     name: str
     digest: str
@@ -23,6 +27,7 @@ class ModelInfo:
     default_sampling: Sampling
     supports_thinking_switch: bool
     notices: tuple[str, ...]
+    cache_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from chatcache.cache.kinds import (
     resolve_kind,
     table_of_kinds,
 )
+from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
 from chatcache.decode_step import DecodeStep
@@ -32,7 +33,7 @@ from chatcache.memory.budget import Budget
 from chatcache.memory.byte_sizes import format_size
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.ladder import smaller_kinds
-from chatcache.memory.room import Room, SmallerForms
+from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
@@ -66,16 +67,17 @@ class Runtime:
         use_grouped_attention(loaded.model)
         self.decode_step = DecodeStep.of(loaded.model)
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
-        kind = resolve_kind(loaded.model, config.cache)
+        self.forms = _forms(config, loaded)
+        kind = self.forms.default.kind
         budget = Budget(_budget_bytes(config, loaded))
         with translated_store_errors():
             self.segments = SegmentStore(database, config.disk_quota_bytes)
         self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
-        make_cache = partial(make_session_cache, loaded.model, kind)
+        make_cache = partial(make_session_cache, loaded.model)
         self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
         sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
-        room = Room(budget, sizes, _smaller_forms(config, loaded, kind))
-        self.pool = SessionPool(make_cache, self.persistence, room)
+        room = Room(budget, sizes, lambda cache, kind: convert_session_cache(cache, loaded.model, kind))
+        self.pool = SessionPool(make_cache, self.forms.default, self.persistence, room)
         self.changes = ChangeBoard()
         self.runner = TurnRunner(
             store=self.store,
@@ -83,8 +85,14 @@ class Runtime:
             make_run=self._make_run,
             on_stored=lambda session: self.changes.publish(session.id, session.version),
         )
-        max_live_tokens = room.most_tokens(kind, loaded.max_context_tokens)
-        self.starter = TurnStarter(self.store, loaded, self.prompts, self.runner, max_live_tokens)
+        self.starter = TurnStarter(
+            self.store,
+            loaded,
+            self.prompts,
+            self.runner,
+            self.forms,
+            most_live_tokens=lambda form: room.most_tokens(form, loaded.max_context_tokens),
+        )
         self.model_info = ModelInfo(
             name=loaded.name,
             digest=loaded.digest,
@@ -92,6 +100,7 @@ class Runtime:
             dtype=str(loaded.model.dtype).removeprefix("torch."),
             weights=loaded.weights,
             cache_kind=kind,
+            cache_kinds=self.forms.kinds,
             max_context_tokens=loaded.max_context_tokens,
             default_sampling=loaded.default_sampling,
             supports_thinking_switch=self.prompts.supports_thinking_switch,
@@ -155,15 +164,13 @@ class _SessionLock:
         self._lock.release()
 
 
-def _smaller_forms(config: ServiceConfig, loaded: LoadedModel, kind: str) -> SmallerForms:
-    """What a live cache may become when memory is short. A kind that was chosen by a person stays as it is."""
-    possible = {
-        fit.kind
-        for fit in table_of_kinds(facts_of(loaded.model.config, loaded.model.device.type))
-        if fit.refusal is None
-    }
-    kinds = smaller_kinds(kind, possible) if config.cache == "auto" else ()
-    return SmallerForms(kinds, lambda cache, smaller: convert_session_cache(cache, loaded.model, smaller))
+def _forms(config: ServiceConfig, loaded: LoadedModel) -> CacheForms:
+    """What chats' caches may be, and what they are where nothing is chosen. What a person chose never gets smaller."""
+    kind = resolve_kind(loaded.model, config.cache)
+    table = table_of_kinds(facts_of(loaded.model.config, loaded.model.device.type))
+    possible = tuple(fit.kind for fit in table if fit.refusal is None)
+    smaller = smaller_kinds(kind, possible) if config.cache == "auto" else ()
+    return CacheForms(CacheForm(kind, smaller), possible)
 
 
 def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:

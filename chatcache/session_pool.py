@@ -14,10 +14,12 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
+from chatcache.cache_form import CacheForm
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
@@ -46,7 +48,7 @@ class Acquired:
 
     `restore`: more is perhaps on disk; when it has ended, `restored` says what came of it. `restore_s`: how long
     reading from disk took; None where nothing came from there. `problem`: what was wrong with it, as a sentence.
-    `spilled`: what had to leave.
+    `spilled`: what had to leave. `is_converted`: what it holds was taken over from another kind.
     """
 
     cache: SessionCache
@@ -56,6 +58,7 @@ class Acquired:
     spilled: Spilled = Spilled()
     restore: Restore | None = None
     problem: str | None = None
+    is_converted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +93,39 @@ class SessionPool:
 
     def __init__(
         self,
-        make_cache: Callable[[], SessionCache],
+        make_cache: Callable[[str], SessionCache],
+        form: CacheForm,
         persistence: Persistence | None = None,
         room: Room | None = None,
     ) -> None:
-        """`room` keeps the caches within their budget; without it there is no limit."""
+        """`make_cache` makes an empty cache of a kind; `form` is what sessions have where nothing else is said. `room`
+        keeps the caches within their budget; without it there is no limit."""
         self._make_cache = make_cache
+        self._form = form
         self._persistence = persistence
         self._room = room or Room()
-        self._kind = make_cache().kind
         self._caches: dict[_Key, SessionCache] = {}  # least recently used first
+        self._forms: dict[_Key, CacheForm] = {}  # what each of them was last asked to be
         self._pinned: set[_Key] = set()
         self._dropped: set[_Key] = set()  # while pinned
         self._prefetches: dict[_Key, Restore] = {}  # under way
         self._prefetched: dict[_Key, _Prefetched] = {}  # until the next turn, which says so
 
-    def acquire(self, owner: str, session_id: str, wanted_ids: Sequence[int], num_expected_tokens: int = 0) -> Acquired:
-        """The session's cache, aligned to `wanted_ids` and pinned until `release`.
+    def acquire(
+        self,
+        owner: str,
+        session_id: str,
+        wanted_ids: Sequence[int],
+        num_expected_tokens: int = 0,
+        form: CacheForm | None = None,
+    ) -> Acquired:
+        """The session's cache, in `form` and aligned to `wanted_ids`, pinned until `release`.
 
         Where another session of the same owner holds a longer beginning of `wanted_ids`, the cache is a copy of that;
         what is still missing comes from disk where it is stored and there is room for it: the caller steps `restore`
-        to its end, then asks `restored`. Where the cache had to take a smaller form and there is room again for
-        `num_expected_tokens` tokens in its own, it is made anew. Raises RuntimeError while the cache is pinned.
+        to its end, then asks `restored`. A live cache of another kind is converted, or made anew where the kinds do not
+        allow that. Where the cache had to take a smaller form and there is room again for `num_expected_tokens` tokens
+        in its own, it is made anew. Raises RuntimeError while the cache is pinned.
         """
         key = _Key(owner, session_id)
         if key in self._pinned:
@@ -120,7 +134,7 @@ class SessionPool:
         if self._persistence is not None:
             self._persistence.hold(owner, session_id)
         try:
-            acquired = self._prepare(key, wanted_ids, num_expected_tokens)
+            acquired = self._prepare(key, wanted_ids, form or self._form, num_expected_tokens)
         except BaseException:
             if self._persistence is not None:
                 self._persistence.let_go(owner, session_id)
@@ -142,7 +156,7 @@ class SessionPool:
         if restore is None:
             return acquired
         restore.end()
-        self._settle(_Key(owner, session_id))
+        self._end_restore(_Key(owner, session_id))
         if not restore.num_tokens:
             return dataclasses.replace(acquired, restore=None, problem=restore.problem)
         return dataclasses.replace(
@@ -174,7 +188,7 @@ class SessionPool:
         """
         key = _Key(owner, session_id)
         cache = self._caches.get(key)
-        if self._persistence is None or cache is None:
+        if self._persistence is None or cache is None or not self._is_worth_saving(key):
             return False
         num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
         return self._persistence.save(owner, session_id, cache, cuts, num_tokens)
@@ -185,7 +199,7 @@ class SessionPool:
             if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
                 self._save_at_last(key)
 
-    def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int]) -> bool:
+    def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None) -> bool:
         """Begin to restore what is stored of `wanted_ids` before a turn needs it; whether `prefetch_more` has to go on.
 
         Does nothing where the session has a live cache.
@@ -193,7 +207,8 @@ class SessionPool:
         key = _Key(owner, session_id)
         if key in self._caches or not wanted_ids:
             return False
-        acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]))  # one more, for the message to come
+        # One more, for the message to come.
+        acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form)
         if acquired.restore is None:
             self._settle(key)
             return False
@@ -219,6 +234,7 @@ class SessionPool:
         self._prefetched.pop(key, None)
         self._dropped.discard(key)
         self._caches.pop(key, None)
+        self._forms.pop(key, None)
         self.budget.release(key)
 
     def report(self) -> tuple[LiveCache, ...]:
@@ -256,9 +272,9 @@ class SessionPool:
         return self._room.can_fit(key, need, self._idle(key))
 
     def smaller_kinds(self, owner: str, session_id: str, num_tokens: int) -> tuple[str, ...]:
-        """The smaller kinds in which the session's cache could grow to `num_tokens` tokens, the best first."""
+        """The smaller kinds in which the session's cache may and could grow to `num_tokens` tokens, the best first."""
         key = _Key(owner, session_id)
-        return self._room.smaller_kinds(key, self._caches[key], num_tokens, self._idle(key))
+        return self._room.smaller_kinds(key, self._caches[key], self._forms[key], num_tokens, self._idle(key))
 
     def convert(self, owner: str, session_id: str, kind: str) -> bool:
         """Let a running turn's cache take a smaller form; what it holds in its present one is saved first.
@@ -295,6 +311,7 @@ class SessionPool:
                 num_unsaved += 1
             # Emptied, not only forgotten: a finished turn may still know the value.
             self._caches.pop(key).crop_to(0)
+            self._forms.pop(key, None)
             self._prefetched.pop(key, None)
             self.budget.release(key)
         if keys:
@@ -308,6 +325,8 @@ class SessionPool:
             return self._persistence is not None
         cache, num_saved = self._caches[key], -1
         num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
+        if not self._is_worth_saving(key):
+            return self._num_saved(key, cache) >= num_tokens
         while (reached := self._num_saved(key, cache)) > num_saved:
             if reached >= num_tokens:
                 return True
@@ -319,7 +338,11 @@ class SessionPool:
     def _num_saved(self, key: _Key, cache: SessionCache) -> int:
         if self._persistence is None:
             return 0
-        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids)
+        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, self._forms[key].kind)
+
+    def _is_worth_saving(self, key: _Key) -> bool:
+        """A form that was taken for want of memory is not the one in which the chat will go on."""
+        return self._caches[key].kind == self._forms[key].kind
 
     def _reserve_or_spill(self, key: _Key, need: Need, *kept: _Key) -> tuple[bool, Spilled]:
         spilled = self._spill(choose_spills(self.budget, key, need, self._idle(key, *kept)))
@@ -335,47 +358,82 @@ class SessionPool:
 
     # ------------------------------------------------------------ where tokens come from
 
-    def _prepare(self, key: _Key, wanted_ids: Sequence[int], num_expected_tokens: int = 0) -> Acquired:
+    def _prepare(self, key: _Key, wanted_ids: Sequence[int], form: CacheForm, num_expected_tokens: int = 0) -> Acquired:
         """See `acquire`; pins nothing."""
-        is_made_anew = self._can_be_made_anew(key, max(num_expected_tokens, len(wanted_ids)))
-        if is_made_anew:
+        num_tokens = max(num_expected_tokens, len(wanted_ids))
+        change = self._change_of_form(key, form, num_tokens)
+        is_converted = change is _FormChange.CONVERT and self._take_over(key, form)
+        if change is not None and not is_converted:
             self.drop(key.owner, key.session_id)
+        self._forms[key] = form
         own = self._caches.get(key)
         copied, spilled = self._copied_prefix(key, wanted_ids)
-        cache = copied or own or self._make_cache()
+        cache = copied or own or self._make_cache(self._kind_to_begin_with(key, form, wanted_ids))
         try:
             alignment = cache.align(wanted_ids)
         except CacheStateError:
             logger.exception("A cache was damaged; its tokens are computed again")
-            cache, copied = self._make_cache(), None
+            cache, copied = self._make_cache(form.kind), None
             alignment = cache.align(wanted_ids)
         if copied is not None and alignment.num_cached_tokens < len(wanted_ids) - 1:
             # The copy held what it could; what is missing was missing in the session's own cache, or there was none.
             reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
-        if is_made_anew and alignment.reason is MissReason.NO_CACHE:
-            alignment = dataclasses.replace(alignment, reason=MissReason.SMALLER_FORM)
+        if change is not None and alignment.reason is MissReason.NO_CACHE:
+            alignment = dataclasses.replace(alignment, reason=_FORM_REASONS[change])
         self._put_last(key, cache)
         self._settle(key, num_tokens=len(wanted_ids))
         reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)
-        acquired = Acquired(cache, alignment, reuse, restore_s, spilled)
+        acquired = Acquired(cache, alignment, reuse, restore_s, spilled, is_converted=is_converted)
         if self._persistence is None or alignment.num_cached_tokens == len(wanted_ids) - 1:
             return acquired
         # Also where the cache held nothing else: its own end may be missing, or other chats have stored more.
         restore, spilled_too = self._restore(
             self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
         )
+        if restore is None:
+            self._end_restore(key)
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
 
-    def _can_be_made_anew(self, key: _Key, num_tokens: int) -> bool:
-        """Whether the cache has a smaller form than its own, and there is room for `num_tokens` tokens in that."""
+    def _change_of_form(self, key: _Key, form: CacheForm, num_tokens: int) -> _FormChange | None:
+        """What brings the session's live cache into `form`; None where it has it, has none, or has a smaller one that
+        it must keep, because there is no room for `num_tokens` tokens in its own."""
         cache = self._caches.get(key)
-        if cache is None or self._has_own_form(cache):
-            return False
-        return self._room.can_fit(key, self._room.need(self._make_cache(), num_tokens), self._idle(key))
+        if cache is None or (cache.kind == form.kind and not cache.is_mixed):
+            return None
+        is_asked_for = self._forms[key].kind != form.kind
+        if form.smaller_kinds and (cache.is_mixed or cache.kind in form.smaller_kinds):
+            need = self._room.need(self._make_cache(form.kind), num_tokens)
+            if not self._room.can_fit(key, need, self._idle(key)):
+                return None
+        elif not cache.is_mixed and self._room.can_convert(cache, form.kind):
+            return _FormChange.CONVERT
+        return _FormChange.REPLACE if is_asked_for else _FormChange.GROW
 
-    def _has_own_form(self, cache: SessionCache) -> bool:
-        return cache.kind == self._kind and cache.is_pure
+    def _kind_to_begin_with(self, key: _Key, form: CacheForm, wanted_ids: Sequence[int]) -> str:
+        """The kind of a new cache: the usual one where more of `wanted_ids` is stored in that, and can be converted."""
+        usual = self._form.kind
+        if self._persistence is None or not self._room.can_convert(self._make_cache(usual), form.kind):
+            return form.kind
+        num_usual, num_own = (
+            self._persistence.num_saved(key.owner, key.session_id, wanted_ids[:-1], kind) for kind in (usual, form.kind)
+        )
+        return usual if num_usual > num_own else form.kind
+
+    def _end_restore(self, key: _Key) -> None:
+        """What was restored from the usual kind takes the one that the session is to have."""
+        cache, kind = self._caches[key], self._forms[key].kind
+        if cache.kind != kind and self._room.can_convert(cache, kind):
+            self._room.convert(cache, kind)
+        self._settle(key)
+
+    def _take_over(self, key: _Key, form: CacheForm) -> bool:
+        """Convert the session's cache; what it holds in its old kind is saved first. False where memory ran out."""
+        self._save_at_last(key)
+        if not self._room.convert(self._caches[key], form.kind):
+            return False
+        self._settle(key)
+        return True
 
     def _live_reuse(self, key: _Key, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
         """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
@@ -405,7 +463,7 @@ class SessionPool:
         restore = self._prefetches.pop(key, None)
         if restore is not None:
             restore.end()
-            self._settle(key)
+            self._end_restore(key)
             end = restore.cache.num_tokens
             if restore.num_tokens:
                 self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)
@@ -417,7 +475,10 @@ class SessionPool:
         held = {
             other: common_length(cache.token_ids, useful_ids)
             for other, cache in self._caches.items()
-            if other.owner == key.owner and other not in self._dropped and self._has_own_form(cache)
+            if other.owner == key.owner
+            and other not in self._dropped
+            and cache.kind == self._forms[key].kind
+            and cache.is_pure
         }
         held.pop(key, None)
         num_own = common_length(self._caches[key].token_ids, useful_ids) if key in self._caches else 0
@@ -441,6 +502,23 @@ class SessionPool:
     def _put_last(self, key: _Key, cache: SessionCache) -> None:
         self._caches.pop(key, None)
         self._caches[key] = cache
+
+
+class _FormChange(Enum):
+    """How a live cache is brought into the form it is to have."""
+
+    CONVERT = auto()
+    REPLACE = auto()
+    """Another kind was asked for: a new cache."""
+    GROW = auto()
+    """It had become smaller for want of memory, and there is room again: a new cache."""
+
+
+_FORM_REASONS = {
+    _FormChange.CONVERT: MissReason.CACHE_KIND,  # where it failed
+    _FormChange.REPLACE: MissReason.CACHE_KIND,
+    _FormChange.GROW: MissReason.SMALLER_FORM,
+}
 
 
 def _joined(reuse: Sequence[Reuse]) -> tuple[Reuse, ...]:

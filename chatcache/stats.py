@@ -37,6 +37,8 @@ class MissReason(StrEnum):
     """The cache holds recurrent state that cannot be cropped."""
     SMALLER_FORM = "smaller-form"
     """For want of memory the cache had taken a lossy form; there is room for its own again."""
+    CACHE_KIND = "cache-kind"
+    """The chat was given another cache kind, which cannot take over what the old one held."""
     CONTEXT = "context"
     """The context was full, so the oldest turns were left out; what follows stands elsewhere now."""
 

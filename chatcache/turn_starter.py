@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
 from chatcache.engine import TurnRequest
 from chatcache.errors import ContextFullError, InvalidInputError
@@ -34,15 +35,17 @@ class TurnStarter:
         loaded: LoadedModel,
         prompts: PromptBuilder,
         runner: TurnRunner,
-        max_live_tokens: int | None = None,
+        forms: CacheForms,
+        most_live_tokens: Callable[[CacheForm], int],
     ) -> None:
-        """`max_live_tokens`: so many fit into memory in one chat; None where the context is the only limit."""
+        """`most_live_tokens`: how many fit into memory in one chat whose cache has this form."""
         self._store = store
         self._loaded = loaded
         self._num_model_ids = int(cast(Any, loaded.model.get_input_embeddings()).num_embeddings)
         self._prompts = prompts
         self._runner = runner
-        self._max_live_tokens = loaded.max_context_tokens if max_live_tokens is None else max_live_tokens
+        self._forms = forms
+        self._most_live_tokens = most_live_tokens
 
     def start(
         self,
@@ -66,9 +69,11 @@ class TurnStarter:
         prior_ids = self._ids_of(continued, template_vars_of(session)) if continued is not None else ()
         resolved = self._resolved_sampling(session, sampling, alternative_of, continued)
         assert resolved.seed is not None
-        before = self._turn_before(session.owner, branch, continued or alternative_of)
-        inherited = _start_of(before, branch)
-        window = ContextWindow.of(self._limit_after(before), resolved.max_new_tokens)
+        last = continued or alternative_of or (branch[-1] if branch else None)
+        before = None if last is None else self._store.last_turn(session.owner, last.id)
+        inherited = _start_of(before, len(branch))
+        form = self._forms.of(session.settings)
+        window = ContextWindow.of(self._limit_after(before, form), resolved.max_new_tokens)
         context_start, prompt = self._fitting_prompt(session, messages, inherited, len(prior_ids), window)
         begun = self._store.begin_turn(
             session.owner,
@@ -95,6 +100,7 @@ class TurnStarter:
             context_start=context_start,
             num_left_out=context_start - inherited,
             prompt_lookup=session.settings.get("prompt_lookup", False),
+            form=form,
             num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
         )
         return self._runner.start(begun, request)
@@ -104,7 +110,7 @@ class TurnStarter:
         if not branch:
             return ()
         *messages, reply = branch
-        start = self.context_start(session.owner, messages, reply)
+        start = _start_of(self._store.last_turn(session.owner, reply.id), len(messages))
         prompt = self._prompt(session, [self._prompt_message(m) for m in messages[start:]])
         return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
 
@@ -113,26 +119,20 @@ class TurnStarter:
         ids = self._stored_ids(reply)
         return ids is not None and self._prompts.ids_say(ids, reply.text, reply.reasoning)
 
-    def context_start(self, owner: str, branch: Sequence[Message], reply: Message | None = None) -> int:
-        """The position of the first message of `branch` that a prompt for its end holds, as it is inherited: from the
-        turn that wrote `reply` before, else from the last turn above."""
-        return _start_of(self._turn_before(owner, branch, reply), branch)
+    def context_start(self, session: ChatSession) -> int:
+        """The position of the first message of the current branch that a prompt for its end holds, as it is inherited
+        from the last turn on it."""
+        if session.tip_id is None:
+            return 0
+        turn = self._store.last_turn(session.owner, session.tip_id)
+        return _start_of(turn, self._store.branch_length(session.owner, session.id))
 
-    def _limit_after(self, turn: TurnRecord | None) -> int:
+    def _limit_after(self, turn: TurnRecord | None, form: CacheForm) -> int:
         """How many tokens prompt and reply may take. Once memory ended a reply before the context was full, the chat
         goes on within what memory holds."""
         was_full = turn is not None and turn.stats.get("finish_reason") == FinishReason.CONTEXT_FULL
         limit = self._loaded.max_context_tokens
-        return min(limit, self._max_live_tokens) if was_full else limit
-
-    def _turn_before(self, owner: str, branch: Sequence[Message], reply: Message | None) -> TurnRecord | None:
-        replies = [message.id for message in branch if message.role is Role.ASSISTANT]
-        for ids in ([reply.id] if reply is not None else [], replies[-1:], replies[:-1]):
-            turns = self._store.latest_turns(owner, ids) if ids else {}
-            known = [turns[reply_id] for reply_id in ids if reply_id in turns]
-            if known:
-                return known[-1]
-        return None
+        return min(limit, self._most_live_tokens(form)) if was_full else limit
 
     def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
         """The turn that the same request started before: a double click, or a page that asks again."""
@@ -227,10 +227,11 @@ class TurnStarter:
         return ids if ids is not None else self._prompts.encode_reply(reply.text, reply.reasoning, template_vars)
 
 
-def _start_of(turn: TurnRecord | None, branch: Sequence[Message]) -> int:
-    """Where the turn's prompt began; only where the branch has a user message: an imported number may mean nothing."""
+def _start_of(turn: TurnRecord | None, num_messages: int) -> int:
+    """Where the turn's prompt began, if a branch of `num_messages` messages has a user message there (users speak first
+    and at every second position): an imported number may mean nothing."""
     start = 0 if turn is None else turn.context_start
-    return start if 0 <= start < len(branch) and branch[start].role is Role.USER else 0
+    return start if 0 <= start < num_messages and start % 2 == 0 else 0
 
 
 def template_vars_of(session: ChatSession) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.session_cache import MAX_CANDIDATE_TOKENS, SessionCache
+from chatcache.cache_form import CacheForm
 from chatcache.candidates import FIRST_LENGTH, FIRST_PAUSE, MAX_FAILURES, MAX_LENGTH, GuessLength, PromptLookup
 from chatcache.engine import CANNOT_GUESS, TurnRequest, TurnRun
 from chatcache.errors import InvalidInputError
@@ -68,7 +69,7 @@ class Chat:
         self.loaded = loaded
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         self.cache = make_session_cache(loaded.model, kind)
-        self.pool = SessionPool(lambda: self.cache)
+        self.pool = SessionPool(lambda _kind: self.cache, CacheForm(kind))
         self.events: list[Event] = []
 
     def run(

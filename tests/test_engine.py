@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
 
 from chatcache.cache.kinds import make_session_cache
+from chatcache.cache_form import CacheForm
 from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.loader import LoadedModel
@@ -84,7 +86,7 @@ class Chat:
     def __init__(self, loaded: LoadedModel, *, kind: str = "dynamic", pool: SessionPool | None = None) -> None:
         self.loaded = loaded
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
-        self.pool = pool or SessionPool(lambda: make_session_cache(loaded.model, kind))
+        self.pool = pool or SessionPool(partial(make_session_cache, loaded.model), CacheForm(kind))
         self.messages: list[PromptMessage] = []
         self.session_id = "s"
 
@@ -300,7 +302,7 @@ def test_turns_that_take_turns_give_the_replies_they_give_alone(tiny_llama: Load
     sampling = replace(GREEDY, temperature=0.9)
     texts = {"a": "Hello.", "b": LOREM, "c": "Grüße 🙂"}
     alone = {name: Chat(tiny_llama).send(text, sampling).ids for name, text in texts.items()}
-    pool = SessionPool(lambda: make_session_cache(tiny_llama.model, "dynamic"))
+    pool = SessionPool(partial(make_session_cache, tiny_llama.model), CacheForm("dynamic"))
     turns = {}
     for name, text in texts.items():
         chat = Chat(tiny_llama, pool=pool)

@@ -46,8 +46,8 @@ class Bench:
         self.store = SegmentStore(self.database, self.quota_bytes)
         self.persistence = Persistence(self.store, self.loaded, "dynamic", self.empty)
 
-    def empty(self) -> SessionCache:
-        return make_session_cache(self.loaded.model, "dynamic")
+    def empty(self, kind: str = "dynamic") -> SessionCache:
+        return make_session_cache(self.loaded.model, kind)
 
     def session(self) -> str:
         chats = ChatStore(self.database)

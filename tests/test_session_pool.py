@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 import torch
 
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache
+from chatcache.cache_form import CacheForm
 from chatcache.session_pool import Acquired, SessionPool
 from chatcache.stats import MissReason, Reuse
 from tests.tiny_models import random_ids, tiny_model
@@ -18,8 +20,7 @@ B = tuple(random_ids(30, seed=2))
 
 
 def pool_of(model_name: str = "llama-gqa", kind: str = "dynamic") -> SessionPool:
-    model = tiny_model(model_name)
-    return SessionPool(lambda: make_session_cache(model, kind))
+    return SessionPool(partial(make_session_cache, tiny_model(model_name)), CacheForm(kind))
 
 
 def feed(cache: SessionCache, ids: tuple[int, ...], model_name: str = "llama-gqa") -> None:

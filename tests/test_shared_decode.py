@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from services import counted_forwards, open_service
 
 from chatcache.cache.kinds import make_session_cache
+from chatcache.cache_form import CacheForm
 from chatcache.decode_step import DecodeStep
 from chatcache.engine import TurnRequest, TurnRun
 from chatcache.events import Event
@@ -32,7 +34,7 @@ class Table:
 
     def __init__(self, loaded: LoadedModel, samplings: Sequence[Sampling] = (GREEDY,) * len(TEXTS)) -> None:
         self.loaded = loaded
-        self.pool = SessionPool(lambda: make_session_cache(loaded.model, "dynamic"))
+        self.pool = SessionPool(partial(make_session_cache, loaded.model), CacheForm("dynamic"))
         step = DecodeStep.of(loaded.model)
         assert step is not None
         self.decode_step = step

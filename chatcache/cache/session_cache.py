@@ -78,7 +78,7 @@ class SessionCache:
         self._make_layers = make_layers
         self._token_ids: list[int] = []
         self._settle_at: int | None = None
-        self._was_converted = False
+        self._was_converted = self._is_mixed = False
         self._kept = KeptStates()
         if make_layers is not None:
             self.cache = Cache(layers=make_layers())
@@ -139,6 +139,11 @@ class SessionCache:
     def is_pure(self) -> bool:
         """Whether all tokens were computed and held in this kind alone: what is given out is worth storing as such."""
         return not self._was_converted
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether a conversion failed on its way: some layers have another form than `kind` says."""
+        return self._is_mixed
 
     def align(self, wanted_ids: Sequence[int]) -> Alignment:
         """Keep the longest run of tokens that `wanted_ids` begins with, but leave at least one wanted token to forward.
@@ -244,8 +249,9 @@ class SessionCache:
                 new.settle()
             put_states([new], take_states([old]))
             self._layers()[index] = new
+            self._is_mixed = True
             self._was_converted |= self.num_tokens > 0
-        self.kind, self._make_layers = kind, make_layers
+        self.kind, self._make_layers, self._is_mixed = kind, make_layers, False
 
     @torch.inference_mode()
     def trim(self, num_tokens: int = 0) -> None:
@@ -355,7 +361,7 @@ class SessionCache:
         if self.cache is not None and self._make_layers is not None:
             self.cache.layers[:] = self._make_layers()
         self._token_ids.clear()
-        self._was_converted = False
+        self._was_converted = self._is_mixed = False
         self._kept = KeptStates()
 
 

@@ -1,7 +1,7 @@
 """`Room`: what live caches take and may take: reserved before they grow, given back when they shrink.
 
-It knows the budget, what a cache takes at any length in any form, and which smaller forms there are. Whose cache it is
-and which one leaves is the pool's. Used on the model thread only.
+It knows the budget, what a cache takes at any length in any form, and how it takes another one. Whose cache it is,
+which forms it may have and which one leaves is the pool's. Used on the model thread only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
+from chatcache.cache.kinds import codec_of
 from chatcache.cache.session_cache import SessionCache
+from chatcache.cache_form import CacheForm
 from chatcache.memory.budget import Budget, IdleCache, Key, Need, choose_spills
 from chatcache.memory.cache_sizes import OFFLOADED_KINDS, CacheSizes
 from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
@@ -21,23 +22,19 @@ from chatcache.memory.out_of_memory import is_out_of_memory
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SmallerForms:
-    """The kinds a live cache may be converted to when memory is short, the one that costs least first, and how."""
-
-    kinds: tuple[str, ...] = ()
-    convert: Callable[[SessionCache, str], None] = lambda _cache, _kind: None
-
-
 class Room:
-    """Reservations of live caches by key. Without a budget there is no limit, without sizes nothing is known ahead."""
+    """Reservations of live caches by key. Without a budget there is no limit, without sizes nothing is known ahead,
+    without `convert`, which holds a cache in another kind, none is converted."""
 
     def __init__(
-        self, budget: Budget | None = None, sizes: CacheSizes | None = None, forms: SmallerForms | None = None
+        self,
+        budget: Budget | None = None,
+        sizes: CacheSizes | None = None,
+        convert: Callable[[SessionCache, str], None] | None = None,
     ) -> None:
         self.budget = budget or Budget(sys.maxsize)
         self._sizes = sizes or CacheSizes(())
-        self._forms = forms or SmallerForms()
+        self._convert = convert
 
     def need(
         self, cache: SessionCache, num_tokens: int, kind: str | None = None, piece_tokens: int | None = None
@@ -47,9 +44,9 @@ class Room:
         num_new = max(num_tokens - cache.num_tokens, 0)
         return self._sizes.need(kind or cache.kind, num_tokens, min(num_new, piece_tokens or num_new))
 
-    def most_tokens(self, kind: str, limit_tokens: int) -> int:
-        """How many tokens, up to `limit_tokens`, a cache of `kind` can hold in its smallest form when it is alone."""
-        smallest = (kind, *self._forms.kinds)[-1]
+    def most_tokens(self, form: CacheForm, limit_tokens: int) -> int:
+        """How many tokens, up to `limit_tokens`, a cache can hold in its smallest form when it is alone. Any thread."""
+        smallest = (form.kind, *form.smaller_kinds)[-1]
         low, high = 0, limit_tokens
         while low < high:
             middle = (low + high + 1) // 2
@@ -84,20 +81,27 @@ class Room:
         return self.budget.fits(key, need) or bool(choose_spills(self.budget, key, need, idle))
 
     def smaller_kinds(
-        self, key: Hashable, cache: SessionCache, num_tokens: int, idle: Sequence[IdleCache[Key]]
+        self, key: Hashable, cache: SessionCache, form: CacheForm, num_tokens: int, idle: Sequence[IdleCache[Key]]
     ) -> tuple[str, ...]:
-        """The kinds, smaller than the one it has, in which `cache` could grow to `num_tokens` tokens, perhaps without
-        the `idle` ones and in small pieces."""
-        kinds = self._forms.kinds
+        """The kinds, smaller than the one it has, in which `cache` may grow to `num_tokens` tokens and could, perhaps
+        without the `idle` ones and in small pieces."""
+        kinds = form.smaller_kinds if self._convert is not None else ()
         left = kinds[kinds.index(cache.kind) + 1 :] if cache.kind in kinds else kinds
         needs = {kind: self.need(cache, num_tokens, kind, SMALLEST_CHUNK_TOKENS) for kind in left}
         return tuple(kind for kind, need in needs.items() if self.can_fit(key, need, idle))
 
+    def can_convert(self, cache: SessionCache, kind: str) -> bool:
+        """Whether `kind` can take over what `cache` holds: without rounding it twice, and in no more room."""
+        if self._convert is None or "none" in (cache.kind, kind) or codec_of(cache.kind) is not None:
+            return False
+        return self.need(cache, cache.num_tokens, kind).num_bytes <= self.need(cache, cache.num_tokens).num_bytes
+
     def convert(self, cache: SessionCache, kind: str) -> bool:
         """Hold what `cache` holds in another kind; False where memory ran out on the way. Every token is held still,
         by some layers in the old form."""
+        assert self._convert is not None
         try:
-            self._forms.convert(cache, kind)
+            self._convert(cache, kind)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -154,5 +154,7 @@ def miss(reason: MissReason, index: int | None, *, num_reused: int, num_computed
             return (
                 f"The chat outgrew the model’s memory, so its oldest turns were left out; the rest was computed{start}."
             )
+        case MissReason.CACHE_KIND:
+            return f"This chat’s cache is kept in another form now, so it was made anew{start}."
         case MissReason.NOT_CROPPABLE:
             return f"This model’s state cannot be cut back, so it was computed again{start}."
