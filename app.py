@@ -134,14 +134,14 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
     from chatcache.chat import ChatService
-    from chatcache.ui.app import launch
+    from chatcache.ui.app import PageServer
 
     service = ChatService.open(config, progress=_say)
     try:
         stop = threading.Event()
         _on_signals(lambda *_: stop.set())
         try:
-            launch(service, host=address.host, port=address.port, block=False)
+            PageServer(service, host=address.host, port=address.port)
         except OSError as error:  # another program was quicker between the probe and here
             raise _cannot_listen(address, error) from error
         _say(f"Ready on {address.url} (Ctrl+C stops it)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from bench.line import Line, Ratio
 from bench.subjects import BenchError, settle
 from bench.workbench import Workbench
 from chatcache.stats import Sampling
-from chatcache.ui.app import launch
+from chatcache.ui.app import PageServer
 from tools.browser import find_browser
 
 NUM_TOKENS = 128
@@ -47,8 +46,7 @@ def measure_page(bench: Workbench) -> Iterator[Line]:
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
     sampling = Sampling(temperature=0.0, max_new_tokens=NUM_TOKENS)
     with bench.service() as service, sync_playwright() as playwright:
-        port = _free_port()
-        app = launch(service, host="127.0.0.1", port=port, block=False)
+        server = PageServer(service, host="127.0.0.1", port=0)
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
         try:
             page = browser.new_page()
@@ -65,7 +63,7 @@ def measure_page(bench: Workbench) -> Iterator[Line]:
 
             def at_the_browser() -> float:
                 session_id = service.create_session(sampling=sampling).id
-                page.goto(f"http://127.0.0.1:{port}/?session={session_id}")
+                page.goto(f"http://127.0.0.1:{server.port}/?session={session_id}")
                 box = page.get_by_role("textbox", name="Message")
                 box.fill(STORY)
                 page.evaluate(_WATCH)
@@ -80,12 +78,6 @@ def measure_page(bench: Workbench) -> Iterator[Line]:
             speeds = bench.alternate({"engine": engine, "browser": at_the_browser})
         finally:
             browser.close()
-            app.close()
+            server.close()
     ratio = Ratio("the engine's", speeds["browser"] / speeds["engine"], at_least=0.85)
     yield Line("decode as seen in a browser", "tokens/s", speeds["browser"], {"engine": speeds["engine"]}, (ratio,))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from services import open_service
 from chatcache.chat import ChatService
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
-from chatcache.ui.app import launch
+from chatcache.ui.app import PageServer
 from tools.browser import ensure_browser
 
 pytestmark = pytest.mark.browser
@@ -59,13 +58,12 @@ def site(embedded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Ite
         pytest.MonkeyPatch.context() as patch,
         open_service(embedded, tmp_path_factory.mktemp("browser"), max_concurrent_turns=3) as service,
     ):
-        port = free_port()
         patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
-        app = launch(service, host="127.0.0.1", port=port, block=False)
+        server = PageServer(service, host="127.0.0.1", port=0)
         try:
-            yield Site(service, f"http://127.0.0.1:{port}/")
+            yield Site(service, f"http://127.0.0.1:{server.port}/")
         finally:
-            app.close()
+            server.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +88,6 @@ def page(context: BrowserContext) -> Page:
 
 
 expect.set_options(timeout=WAIT_MS)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def button(page: Page, name: str) -> Locator:

@@ -18,7 +18,6 @@ from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, T
 from chatcache.reports import CacheReport, ModelInfo
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
-from chatcache.ui import figures, texts
 from chatcache.ui.actions import file_name
 from chatcache.ui.cache_panel import describe, render_cache_panel
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list, render_title
@@ -26,6 +25,7 @@ from chatcache.ui.follow import Watch, tail
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript
 from chatcache.ui.view import View
 from storage.records import ChatSession, Message, MessageStatus, Role
@@ -116,8 +116,8 @@ def actions_of(markup: str) -> list[str]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_a_model_writes_becomes_an_element_of_its_own(text: str) -> None:
-    assert_harmless(render_markdown(text))
-    growing = GrowingMarkdown()
+    assert_harmless(render_markdown(text, texts))
+    growing = GrowingMarkdown(texts)
     for character in text:
         growing.push(character)
         assert_harmless("".join(growing.closed) + growing.open)
@@ -125,37 +125,37 @@ def test_nothing_a_model_writes_becomes_an_element_of_its_own(text: str) -> None
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_a_person_writes_becomes_an_element_of_its_own(text: str) -> None:
-    assert assert_harmless(render_transcript([user(text)], {})).text == text
-    assert Elements(render_title(text)).text == text
-    assert "script" not in Elements(render_notice(Notice(text))).tags
-    listed = Elements(render_chat_list([session(text)], current_id=None, query=""))
+    assert assert_harmless(render_transcript(texts, [user(text)], {})).text == text
+    assert Elements(render_title(texts, text)).text == text
+    assert "script" not in Elements(render_notice(texts, Notice(text))).tags
+    listed = Elements(render_chat_list(texts, [session(text)], current_id=None, query=""))
     assert listed.text == text
     assert listed.tags == {"ul", "li", "a", "span"}
-    assert text in Elements(render_chat_list([], current_id=None, query=text)).text
+    assert text in Elements(render_chat_list(texts, [], current_id=None, query=text)).text
 
 
 def test_html_in_a_reply_is_shown_as_it_was_written() -> None:
-    assert Elements(render_markdown("Use <b>bold</b> & <br>.")).text.strip() == "Use <b>bold</b> & <br>."
+    assert Elements(render_markdown("Use <b>bold</b> & <br>.", texts)).text.strip() == "Use <b>bold</b> & <br>."
 
 
 def test_an_image_is_a_link_that_nothing_fetches() -> None:
-    found = assert_harmless(render_markdown("![a cat](http://elsewhere.example/cat.png)"))
+    found = assert_harmless(render_markdown("![a cat](http://elsewhere.example/cat.png)", texts))
     assert "img" not in found.tags
     assert ("href", "http://elsewhere.example/cat.png") in found.attributes
     assert ("rel", "noopener noreferrer nofollow") in found.attributes
 
 
 def test_code_keeps_its_text_and_can_be_copied() -> None:
-    markup = render_markdown("```python\nif a < b:\n    print('<&>')\n```")
+    markup = render_markdown("```python\nif a < b:\n    print('<&>')\n```", texts)
     assert "if a &lt; b:\n    print(&#x27;&lt;&amp;&gt;&#x27;)\n" in markup
     assert ">python<" in markup
     assert actions_of(markup) == ["copy-code"]
 
 
 def test_tables_lists_and_line_breaks_are_rendered() -> None:
-    assert "<table>" in render_markdown("| a | b |\n|---|---|\n| 1 | 2 |")
-    assert "<ol" in render_markdown("1. one\n2. two")
-    assert "<br" in render_markdown("one\ntwo")
+    assert "<table>" in render_markdown("| a | b |\n|---|---|\n| 1 | 2 |", texts)
+    assert "<ol" in render_markdown("1. one\n2. two", texts)
+    assert "<br" in render_markdown("one\ntwo", texts)
 
 
 BLOCKS = [
@@ -170,17 +170,17 @@ DOCUMENTS = st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=6).map("\n\n"
 
 @given(text=DOCUMENTS, size=st.integers(1, 9))
 def test_growing_text_ends_as_the_whole_text_is_rendered(text: str, size: int) -> None:
-    growing = GrowingMarkdown()
+    growing = GrowingMarkdown(texts)
     for start in range(0, len(text), size):
         growing.push(text[start : start + size])
-    grown, whole = Elements("".join(growing.closed) + growing.open), Elements(render_markdown(text))
+    grown, whole = Elements("".join(growing.closed) + growing.open), Elements(render_markdown(text, texts))
     assert grown.text.split() == whole.text.split()
     assert grown.tags == whole.tags
 
 
 @given(text=st.text(max_size=80))
 def test_any_text_can_grow_without_harm(text: str) -> None:
-    growing = GrowingMarkdown()
+    growing = GrowingMarkdown(texts)
     for character in text:
         growing.push(character)
     assert_harmless("".join(growing.closed) + growing.open)
@@ -188,7 +188,7 @@ def test_any_text_can_grow_without_harm(text: str) -> None:
 
 def test_an_update_costs_what_is_new_however_long_the_reply_is() -> None:
     paragraph = "The cache keeps what was computed, and the next turn computes only what is new. " * 4 + "\n\n"
-    live, before, sizes = LiveReply(), None, []
+    live, before, sizes = LiveReply(texts), None, []
     for piece in [paragraph[i : i + 8] for i in range(0, len(paragraph), 8)] * 60:
         live.add_text(piece, is_reasoning=False)
         now = live.to_json()
@@ -203,7 +203,7 @@ def test_an_update_costs_what_is_new_however_long_the_reply_is() -> None:
 
 
 def test_closed_blocks_are_never_sent_again() -> None:
-    growing = GrowingMarkdown()
+    growing = GrowingMarkdown(texts)
     growing.push("One.\n\nTwo.\n\n")
     closed = list(growing.closed)
     growing.push("Three, **with more**.\n\nFour")
@@ -217,13 +217,13 @@ def test_closed_blocks_are_never_sent_again() -> None:
 
 def test_only_the_tip_can_be_regenerated_and_rolled_back() -> None:
     messages = [user("a"), reply("b"), user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
-    markup = render_transcript(messages, {})
+    markup = render_transcript(texts, messages, {})
     assert actions_of(markup) == ["copy", "copy", "regenerate", "rollback"]
     assert markup.index("regenerate") > markup.index('data-id="r2"')
 
 
 def test_while_a_turn_runs_nothing_can_be_done_to_the_branch() -> None:
-    markup = render_transcript([user("a"), reply("b", num_alternatives=2)], {}, is_busy=True)
+    markup = render_transcript(texts, [user("a"), reply("b", num_alternatives=2)], {}, is_busy=True)
     assert actions_of(markup) == ["copy"]
 
 
@@ -243,7 +243,7 @@ def test_continue_is_offered_where_a_reply_broke_off(
     status: MessageStatus, reason: FinishReason | None, can_continue: bool
 ) -> None:
     stats = {"r1": TurnStats(finish_reason=reason)} if reason else {}
-    markup = render_transcript([user("a"), reply("b", status=status)], stats)
+    markup = render_transcript(texts, [user("a"), reply("b", status=status)], stats)
     assert ("continue" in actions_of(markup)) is can_continue
     said = Elements(markup).text
     assert any(sentence in said for sentence in texts.FINISHED.values()) is (reason is not FinishReason.STOP)
@@ -251,7 +251,7 @@ def test_continue_is_offered_where_a_reply_broke_off(
 
 @pytest.mark.parametrize(("number", "disabled"), [(1, ["previous"]), (2, []), (3, ["next"])])
 def test_alternatives_are_counted_and_end_where_they_end(number: int, disabled: list[str]) -> None:
-    markup = render_transcript([user("a"), reply("b", alternative_number=number, num_alternatives=3)], {})
+    markup = render_transcript(texts, [user("a"), reply("b", alternative_number=number, num_alternatives=3)], {})
     assert f"{number} of 3" in markup
     for action in ("previous", "next"):
         found = re.search(rf'<button[^>]*data-action="{action}"[^>]*>', markup)
@@ -260,11 +260,11 @@ def test_alternatives_are_counted_and_end_where_they_end(number: int, disabled: 
 
 
 def test_a_single_reply_has_no_arrows() -> None:
-    assert "1 of 1" not in render_transcript([user("a"), reply("b")], {})
+    assert "1 of 1" not in render_transcript(texts, [user("a"), reply("b")], {})
 
 
 def test_an_empty_reply_says_so_and_thoughts_are_folded_away() -> None:
-    markup = render_transcript([user("a"), reply("", reasoning="<i>hm</i>")], {})
+    markup = render_transcript(texts, [user("a"), reply("", reasoning="<i>hm</i>")], {})
     assert texts.EMPTY_REPLY in markup
     assert "&lt;i&gt;hm&lt;/i&gt;" in markup
     assert "<details" in markup
@@ -272,13 +272,13 @@ def test_an_empty_reply_says_so_and_thoughts_are_folded_away() -> None:
 
 def test_an_empty_reply_that_was_stopped_says_one_thing() -> None:
     stopped = {"r1": TurnStats(finish_reason=FinishReason.CANCELLED)}
-    markup = render_transcript([user("a"), reply("")], stopped)
+    markup = render_transcript(texts, [user("a"), reply("")], stopped)
     assert texts.FINISHED[FinishReason.CANCELLED] in markup
     assert texts.EMPTY_REPLY not in markup
 
 
 def test_versions_of_a_message_and_of_its_reply_are_named_apart() -> None:
-    markup = render_transcript([user("a", num_alternatives=2), reply("b", num_alternatives=2)], {})
+    markup = render_transcript(texts, [user("a", num_alternatives=2), reply("b", num_alternatives=2)], {})
     assert f'title="{texts.PREVIOUS_QUESTION}"' in markup
     assert f'title="{texts.PREVIOUS_REPLY}"' in markup
 
@@ -290,33 +290,33 @@ def test_a_line_shows_what_the_model_no_longer_reads() -> None:
         user("c", id="u2", parent_id="r1", position=2),
         reply("d", id="r2", parent_id="u2", position=3),
     ]
-    markup = render_transcript(messages, {"r1": TurnStats(), "r2": TurnStats(context_start=2)})
+    markup = render_transcript(texts, messages, {"r1": TurnStats(), "r2": TurnStats(context_start=2)})
     assert markup.index('data-id="r1"') < markup.index(texts.LEFT_OUT) < markup.index('data-id="u2"')
     assert markup.count(texts.LEFT_OUT) == 1
-    assert texts.LEFT_OUT not in render_transcript(messages, {"r2": TurnStats()})
+    assert texts.LEFT_OUT not in render_transcript(texts, messages, {"r2": TurnStats()})
 
 
 def test_hidden_messages_are_offered() -> None:
-    assert actions_of(render_transcript([user("a")], {}, num_hidden=2))[0] == "earlier"
-    assert "earlier" not in actions_of(render_transcript([user("a")], {}))
+    assert actions_of(render_transcript(texts, [user("a")], {}, num_hidden=2))[0] == "earlier"
+    assert "earlier" not in actions_of(render_transcript(texts, [user("a")], {}))
 
 
 # ---------------------------------------------------------------------- chats
 
 
 def test_the_current_chat_is_marked_and_untitled_ones_have_a_name() -> None:
-    markup = render_chat_list([session("One"), session("", "s2")], current_id="s2", query="")
+    markup = render_chat_list(texts, [session("One"), session("", "s2")], current_id="s2", query="")
     assert markup.count('aria-current="page"') == 1
     assert markup.index('data-session="s2"') < markup.index("aria-current")
     assert texts.UNTITLED in markup
 
 
 def test_the_list_says_why_it_is_empty_or_cut_off() -> None:
-    assert texts.NO_CHATS in render_chat_list([], current_id=None, query="")
-    assert "leeks" in render_chat_list([], current_id=None, query="leeks")
+    assert texts.NO_CHATS in render_chat_list(texts, [], current_id=None, query="")
+    assert "leeks" in render_chat_list(texts, [], current_id=None, query="leeks")
     full = [session("x", f"s{n}") for n in range(NUM_CHATS_LISTED)]
-    assert texts.MORE_CHATS in render_chat_list(full, current_id=None, query="")
-    assert texts.MORE_CHATS not in render_chat_list(full[1:], current_id=None, query="")
+    assert texts.MORE_CHATS in render_chat_list(texts, full, current_id=None, query="")
+    assert texts.MORE_CHATS not in render_chat_list(texts, full[1:], current_id=None, query="")
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ TURN = TurnStats(
 
 
 def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> None:
-    text = " ".join(Elements(render_cache_panel(MODEL, REPORT, TURN, is_first=False)).text.split())
+    text = " ".join(Elements(render_cache_panel(texts, MODEL, REPORT, TURN, is_first=False)).text.split())
     for words in (
         "412 of 430 tokens reused from memory, 18 computed",
         "210 ms",
@@ -387,23 +387,23 @@ def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> No
 
 def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
     report = replace(REPORT, problem="The disk <is> full.")
-    assert "The disk <is> full." in Elements(render_cache_panel(MODEL, report, TURN, is_first=False)).text
+    assert "The disk <is> full." in Elements(render_cache_panel(texts, MODEL, report, TURN, is_first=False)).text
 
 
 def test_two_sources_are_told_apart() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
-    assert "400 ms" in render_cache_panel(MODEL, REPORT, stats, is_first=False)
-    assert "(400 from disk, 12 from a shared beginning)" in describe(stats, is_first=False)[1]
+    assert "400 ms" in render_cache_panel(texts, MODEL, REPORT, stats, is_first=False)
+    assert "(400 from disk, 12 from a shared beginning)" in describe(texts, stats, is_first=False)[1]
 
 
 def test_a_resumed_chat_says_so_in_words() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 412),), restore_s=0.09)
-    assert describe(stats, is_first=False) == ["Resumed 412 tokens from disk in 90 ms; computed 18."]
+    assert describe(texts, stats, is_first=False) == ["Resumed 412 tokens from disk in 90 ms; computed 18."]
 
 
 @pytest.mark.parametrize("reason", list(MissReason))
 def test_every_reason_for_a_miss_is_a_sentence(reason: MissReason) -> None:
-    sentences = describe(replace(TURN, miss_reason=reason, miss_index=1311), is_first=False)
+    sentences = describe(texts, replace(TURN, miss_reason=reason, miss_index=1311), is_first=False)
     assert len(sentences) == 2
     assert sentences[1].endswith(".")
     assert reason not in sentences[1] or reason == "template"
@@ -411,8 +411,8 @@ def test_every_reason_for_a_miss_is_a_sentence(reason: MissReason) -> None:
 
 def test_a_first_turn_is_not_called_a_miss() -> None:
     stats = TurnStats(num_prompt_tokens=30, num_computed_tokens=30, miss_reason=MissReason.NO_CACHE, miss_index=0)
-    assert describe(stats, is_first=True) == ["The first turn of a chat: all 30 tokens were computed, once."]
-    assert len(describe(stats, is_first=False)) == 2
+    assert describe(texts, stats, is_first=True) == ["The first turn of a chat: all 30 tokens were computed, once."]
+    assert len(describe(texts, stats, is_first=False)) == 2
 
 
 @pytest.mark.parametrize(("num_computed", "last"), [(1, "the last token was"), (63, "the last 63 tokens were")])
@@ -425,33 +425,33 @@ def test_what_was_fetched_in_part_is_not_called_read_anew(num_computed: int, las
         miss_reason=MissReason.NO_CACHE,
         miss_index=412,
     )
-    assert describe(stats, is_first=False)[1:] == [
+    assert describe(texts, stats, is_first=False)[1:] == [
         f"This chat’s cache was not in memory; {last} not stored yet and had to be computed."
     ]
 
 
 def test_repairs_and_fallbacks_are_told() -> None:
     stats = replace(TURN, num_recomputed_tokens=7, fallbacks=("Memory was short.",))
-    assert describe(stats, is_first=False)[1:] == [
+    assert describe(texts, stats, is_first=False)[1:] == [
         "7 tokens had to be computed again after a repair.",
         "Memory was short.",
     ]
 
 
 def test_a_chat_without_a_cache_is_told_plainly() -> None:
-    assert texts.CACHE_EMPTY in render_cache_panel(MODEL, None, None, is_first=True)
+    assert texts.CACHE_EMPTY in render_cache_panel(texts, MODEL, None, None, is_first=True)
     gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
-    text = Elements(render_cache_panel(MODEL, gone, TURN, is_first=False)).text
+    text = Elements(render_cache_panel(texts, MODEL, gone, TURN, is_first=False)).text
     assert texts.CACHE_NOWHERE in text
     assert "412 of 430" in text, "the last turn's figures stay"
 
 
 def test_a_cache_that_waits_on_disk_is_told_with_its_size() -> None:
     gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
-    text = Elements(render_cache_panel(MODEL, gone, TURN, is_first=False, num_disk_bytes=3 * 2**20)).text
+    text = Elements(render_cache_panel(texts, MODEL, gone, TURN, is_first=False, num_disk_bytes=3 * 2**20)).text
     assert texts.CACHE_ON_DISK in text
     assert "3.0 MiB" in text
-    live = Elements(render_cache_panel(MODEL, REPORT, TURN, is_first=False)).text
+    live = Elements(render_cache_panel(texts, MODEL, REPORT, TURN, is_first=False)).text
     assert texts.CACHE_ON_DISK not in live
     assert texts.CACHE_NOWHERE not in live
 
@@ -466,22 +466,22 @@ def test_an_interrupted_reply_leaves_the_figures_of_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        (figures.count(1, "token"), "1 token"),
-        (figures.count(1024, "token"), "1,024 tokens"),
-        (figures.size(0), "0 B"),
-        (figures.size(1023), "1023 B"),
-        (figures.size(1024), "1.0 KiB"),
-        (figures.size(5 * 2**30), "5.0 GiB"),
-        (figures.size(3 * 2**50), "3072.0 TiB"),
-        (figures.seconds(0.0854), "85 ms"),
-        (figures.seconds(1.42), "1.4 s"),
-        (figures.seconds(125), "2 min 5 s"),
-        (figures.speed(8.24), "8.2 tokens/s"),
-        (figures.speed(412.6), "413 tokens/s"),
-        (figures.percent(0, 0), 0),
-        (figures.percent(1, 1000), 1),
-        (figures.percent(999, 1000), 99),
-        (figures.percent(1000, 1000), 100),
+        (texts.tokens(1), "1 token"),
+        (texts.tokens(1024), "1,024 tokens"),
+        (texts.size(0), "0 B"),
+        (texts.size(1023), "1023 B"),
+        (texts.size(1024), "1.0 KiB"),
+        (texts.size(5 * 2**30), "5.0 GiB"),
+        (texts.size(3 * 2**50), "3,072.0 TiB"),
+        (texts.seconds(0.0854), "85 ms"),
+        (texts.seconds(1.42), "1.4 s"),
+        (texts.seconds(125), "2 min 5 s"),
+        (texts.speed(8.24), "8.2 tokens/s"),
+        (texts.speed(412.6), "413 tokens/s"),
+        (texts.percent(0, 0), 0),
+        (texts.percent(1, 1000), 1),
+        (texts.percent(999, 1000), 99),
+        (texts.percent(1000, 1000), 100),
     ],
 )
 def test_figures_are_rounded_without_lying(said: object, meant: object) -> None:
@@ -492,10 +492,10 @@ def test_figures_are_rounded_without_lying(said: object, meant: object) -> None:
 
 
 def test_an_error_interrupts_and_other_sentences_wait() -> None:
-    assert 'role="alert"' in render_notice(Notice("x", is_error=True))
-    assert 'role="status"' in render_notice(Notice("x"))
-    assert actions_of(render_notice(Notice("x", undo=("select", "r1")))) == ["select", "dismiss"]
-    assert render_notice(None) == ""
+    assert 'role="alert"' in render_notice(texts, Notice("x", is_error=True))
+    assert 'role="status"' in render_notice(texts, Notice("x"))
+    assert actions_of(render_notice(texts, Notice("x", undo=("select", "r1")))) == ["select", "dismiss"]
+    assert render_notice(texts, None) == ""
 
 
 JSON_VALUES = st.one_of(
@@ -527,7 +527,7 @@ def test_every_move_begins_a_new_visit() -> None:
 def followed(turn: Turn, leave_after: int | None = None) -> list[dict[str, object]]:
     async def follow() -> list[dict[str, object]]:
         watch, seen = Watch(), []
-        async for live in tail(turn, watch, interval_s=0.001):
+        async for live in tail(turn, watch, texts, interval_s=0.001):
             seen += live.to_json()
             if leave_after is not None and len(seen) == leave_after:
                 watch.left.set()

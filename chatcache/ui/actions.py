@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, StaleTipError
-from chatcache.ui import texts
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -44,7 +44,7 @@ def said_if_refused(action: Action[P]) -> Action[P]:
             return self.notify(str(error), is_error=True)
         except Exception:
             logger.exception("The action %s failed", action.__name__)
-            return self.notify(texts.UNEXPECTED, is_error=True)
+            return self.notify(self._texts.UNEXPECTED, is_error=True)
 
     return cast(Action[P], guarded)
 
@@ -52,8 +52,9 @@ def said_if_refused(action: Action[P]) -> Action[P]:
 class Actions:
     """The handlers of one page's events, for any number of tabs. `sent` is the tab's place as its browser sent it."""
 
-    def __init__(self, service: ChatService, page: Page) -> None:
+    def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
         self._service = service
+        self._texts = texts
         self._page = page
         self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
@@ -69,7 +70,7 @@ class Actions:
         }
 
     def notify(self, text: str, *, is_error: bool = False, undo: tuple[str, str] | None = None) -> Updates:
-        return {self._page.notice: render_notice(Notice(text, is_error=is_error, undo=undo))}
+        return {self._page.notice: render_notice(self._texts, Notice(text, is_error=is_error, undo=undo))}
 
     # ------------------------------------------------------------ where the tab is
 
@@ -82,7 +83,7 @@ class Actions:
             if session_id is not None:
                 self._service.get_session(session_id)
         except NotFoundError:
-            return self._go(place, None) | self.notify(texts.UNKNOWN_SESSION, is_error=True) | ticket
+            return self._go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
         return self._go(place, session_id) | ticket
 
     @said_if_refused
@@ -94,7 +95,7 @@ class Actions:
         query = (query or "").strip()
         sessions = self._service.sessions(query=query or None, limit=NUM_CHATS_LISTED)
         current = Place.from_json(sent).session_id
-        return {self._page.chats: render_chat_list(sessions, current_id=current, query=query)}
+        return {self._page.chats: render_chat_list(self._texts, sessions, current_id=current, query=query)}
 
     # ------------------------------------------------------------------ the chat
 
@@ -102,7 +103,7 @@ class Actions:
     def send(self, sent: object, sent_seen: object, ticket: str, text: str) -> Updates:
         """Send what is in the box; the box is emptied once the message is stored."""
         if not text.strip():
-            raise InvalidInputError(texts.EMPTY_MESSAGE)
+            raise InvalidInputError(self._texts.EMPTY_MESSAGE)
         place = Place.from_json(sent)
         done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
         if place.session_id is not None:
@@ -123,7 +124,7 @@ class Actions:
     def stop(self, sent: object) -> Updates:
         turn = self._service.active_turn(_session_of(Place.from_json(sent)))
         if turn is None:
-            return self.notify(texts.NOTHING_TO_STOP)
+            return self.notify(self._texts.NOTHING_TO_STOP)
         turn.stop()
         return {self._page.notice: ""}
 
@@ -147,7 +148,7 @@ class Actions:
         """Go back one turn; its text comes before whatever was being typed."""
         rollback = self._service.rollback(self._session_as_seen(click))
         draft = f"{rollback.prompt.text}\n\n{click.text}" if click.text.strip() else rollback.prompt.text
-        return {self._page.message: draft} | self.notify(texts.rolled_back(), undo=("select", rollback.undone.id))
+        return {self._page.message: draft} | self.notify(self._texts.ROLLED_BACK, undo=("select", rollback.undone.id))
 
     def _select_neighbour(self, message_id: str, step: int) -> Updates:
         alternatives = [message.id for message in self._service.alternatives(message_id)]
@@ -160,7 +161,7 @@ class Actions:
 
     def _suggest(self, click: _Click) -> Updates:
         """A suggestion goes into the box, before whatever was being typed."""
-        suggestion = dict(enumerate(texts.PROMPT_SUGGESTIONS))[int(click.target)]
+        suggestion = dict(enumerate(self._texts.PROMPT_SUGGESTIONS))[int(click.target)]
         return {self._page.message: f"{suggestion}\n\n{click.text}" if click.text.strip() else suggestion}
 
     # -------------------------------------------------------------- the session
@@ -188,7 +189,7 @@ class Actions:
     def delete(self, sent: object) -> Updates:
         place = Place.from_json(sent)
         session = self._service.delete(_session_of(place))
-        return self._go(place, None) | self.notify(texts.deleted(session.title), undo=("undelete", session.id))
+        return self._go(place, None) | self.notify(self._texts.deleted(session.title), undo=("undelete", session.id))
 
     def _undelete(self, click: _Click) -> Updates:
         return self._go(click.place, self._service.undelete(click.target).id)
@@ -207,7 +208,7 @@ class Actions:
             report = self._service.import_(file.read_bytes())
         finally:
             file.unlink(missing_ok=True)
-        said = " ".join((texts.imported(report.session.title, report.outcome), *report.notes))
+        said = " ".join((self._texts.imported(report.session.title, report.outcome), *report.notes))
         return self._go(Place.from_json(sent), report.session.id) | self.notify(said)
 
     # ------------------------------------------------------------------ private
@@ -223,7 +224,7 @@ class Actions:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
         session = self._service.get_session(_session_of(click.place))
         if (session.id, session.tip_id) != (click.seen.session_id, click.seen.tip_id):
-            raise StaleTipError(texts.STALE_PAGE)
+            raise StaleTipError(self._texts.STALE_PAGE)
         return session.id
 
     def _nothing(self) -> Updates:

@@ -1,21 +1,32 @@
-"""The page as an application: `build_app` makes it, `launch` serves it."""
+"""The page as an application, in every language, and the server that gives it to browsers."""
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from fastapi.middleware import Middleware
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chatcache.ui import texts
 from chatcache.ui.events import bind
+from chatcache.ui.language import preferred_language
 from chatcache.ui.layout import ASSETS, lay_out, script
+from chatcache.ui.texts import ENGLISH, Texts
+from chatcache.ui.turkish import TURKISH
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
 MAX_UPLOAD_BYTES = 64 * 2**20
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 5.0
+
+LANGUAGES = {texts.LANGUAGE: texts for texts in (ENGLISH, TURKISH)}
+"""The first one is at `/`, also for a browser that asks for none of them; the others are below their own names."""
 
 # Gradio needs inline and evaluated scripts of its own; nothing on the page may talk to another host.
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -34,41 +45,76 @@ CONTENT_SECURITY_POLICY = "; ".join(
 )
 
 
-def build_app(service: ChatService) -> gr.Blocks:
+def build_page(service: ChatService, texts: Texts) -> gr.Blocks:
     """The page over this service. The same for every tab; what differs lives in the service and in the address."""
-    app: gr.Blocks
-    with gr.Blocks(title=texts.APP_NAME, analytics_enabled=False, fill_height=True, delete_cache=(3600, 3600)) as app:
-        bind(service, lay_out())
-    return app
+    page: gr.Blocks
+    with gr.Blocks(title=texts.APP_NAME, analytics_enabled=False, fill_height=True, delete_cache=(3600, 3600)) as page:
+        bind(service, lay_out(texts), texts)
+    return page
 
 
-def launch(service: ChatService, *, host: str, port: int, block: bool = True) -> gr.Blocks:
-    """Serve the page until the process is told to end, or, with `block=False`, in the background.
-
-    Raises OSError when the port is taken. The service stays the caller's to close.
-    """
-    app = build_app(service)
+def build_app(service: ChatService) -> FastAPI:
+    """One page per language; `/` leads a browser to the one it asks for."""
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/favicon.ico", lambda: FileResponse(ASSETS / "icon.svg"), include_in_schema=False)
     # As `css` Gradio would put its own class before every selector, `body` and `.dark` included.
     style_sheet = (ASSETS / "chat.css").read_text(encoding="utf-8")
-    app.launch(
-        server_name=host,
-        server_port=port,
-        prevent_thread_lock=not block,
-        quiet=True,
-        share=False,
-        ssr_mode=False,
-        pwa=False,
-        run_history=False,
-        enable_monitoring=False,
-        footer_links=[],
-        max_file_size=MAX_UPLOAD_BYTES,
-        favicon_path=ASSETS / "icon.svg",
-        theme=make_theme(),
-        head=f"<style>{style_sheet}</style>",
-        js=script("page"),
-        app_kwargs={"middleware": [Middleware(SecurityHeaders)]},
-    )
+    for language, texts in reversed(LANGUAGES.items()):  # `/` last, for it takes every path that is left
+        gr.mount_gradio_app(
+            app,
+            build_page(service, texts),
+            path=_path_of(language),
+            ssr_mode=False,
+            pwa=False,
+            run_history=False,
+            enable_monitoring=False,
+            footer_links=[],
+            max_file_size=MAX_UPLOAD_BYTES,
+            theme=make_theme(),
+            head=f"<style>{style_sheet}</style>",
+            js=script("page"),
+        )
+    app.add_middleware(InTheBrowsersLanguage)
+    app.add_middleware(SecurityHeaders)
     return app
+
+
+class PageServer:
+    """Serves the page in a thread of its own until `close`. The service stays the caller's to close."""
+
+    def __init__(self, service: ChatService, *, host: str, port: int) -> None:
+        """Raises OSError when the port is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family)
+        config = uvicorn.Config(build_app(service), log_level="warning", timeout_graceful_shutdown=1)
+        self._server = _Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="chatcache-page", daemon=True
+        )
+        self._thread.start()
+        if not self._server.is_up.wait(START_TIMEOUT_S):
+            raise OSError("the page's server did not start in time")
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; what was asked for, unless that was 0."""
+        return int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        """End all connections and let the port go."""
+        self._server.should_exit = True
+        self._thread.join(STOP_TIMEOUT_S)
+        self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
 
 
 def make_theme() -> gr.themes.Base:
@@ -76,6 +122,28 @@ def make_theme() -> gr.themes.Base:
     system = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Helvetica", "Arial", "sans-serif"]
     mono = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
     return gr.themes.Base(primary_hue="teal", neutral_hue="stone", font=system, font_mono=mono)
+
+
+class InTheBrowsersLanguage:
+    """Leads a request for `/` to the page in the language that its `Accept-Language` prefers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/":
+            headers = dict(scope["headers"])
+            accepted = headers.get(b"accept-language", b"").decode("latin-1")
+            path = _path_of(preferred_language(accepted, tuple(LANGUAGES)))
+            if path != "/":
+                query = scope["query_string"].decode("latin-1")
+                await RedirectResponse(f"{path}/?{query}" if query else f"{path}/")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _path_of(language: str) -> str:
+    return "/" if language == ENGLISH.LANGUAGE else f"/{language}"
 
 
 class SecurityHeaders:

@@ -11,14 +11,15 @@ import gradio as gr
 from chatcache.ui.actions import Actions
 from chatcache.ui.follow import Follower
 from chatcache.ui.layout import Page
+from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
 
-def bind(service: ChatService, page: Page) -> None:
+def bind(service: ChatService, page: Page, texts: Texts) -> None:
     """Bind every event, inside the `gr.Blocks` that is open."""
-    actions, follower = Actions(service, page), Follower(service, page)
+    actions, follower = Actions(service, page, texts), Follower(service, page, texts)
     place, seen, ticket, message = page.place, page.seen, page.ticket, page.message
 
     listed = {"outputs": [page.chats, page.notice], "trigger_mode": "always_last", **QUIET}

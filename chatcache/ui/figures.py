@@ -1,37 +1,42 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, in one language's notation."""
 
 from __future__ import annotations
 
 
-def count(number: int, noun: str) -> str:
-    """`1 token`, `1,024 tokens`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+class Figures:
+    """English notation. A language that writes numbers otherwise overrides the class attributes."""
 
+    THOUSANDS = ","
+    POINT = "."
+    TOKENS_PER_S = "tokens/s"
+    MINUTES = "min"
 
-def size(num_bytes: int) -> str:
-    """Binary units with the digits that matter: `812 B`, `45.0 KiB`, `1.2 GiB`."""
-    if num_bytes < 1024:
-        return f"{num_bytes} B"
-    power = min(4, (num_bytes.bit_length() - 1) // 10)
-    return f"{num_bytes / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+    def number(self, value: float, digits: int = 0) -> str:
+        """`1,024`, with `digits` behind the point."""
+        return f"{value:,.{digits}f}".translate({ord(","): self.THOUSANDS, ord("."): self.POINT})
 
+    def size(self, num_bytes: int) -> str:
+        """Binary units with the digits that matter: `812 B`, `45.0 KiB`, `1.2 GiB`."""
+        if num_bytes < 1024:
+            return f"{num_bytes} B"
+        power = min(4, (num_bytes.bit_length() - 1) // 10)
+        return f"{self.number(num_bytes / 1024**power, 1)} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
-def seconds(value: float) -> str:
-    """`85 ms`, `1.4 s`, `2 min 5 s`."""
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.1f} s"
-    return f"{int(value) // 60} min {int(value) % 60} s"
+    def seconds(self, value: float) -> str:
+        """`85 ms`, `1.4 s`, `2 min 5 s`."""
+        if value < 1:
+            return f"{value * 1000:.0f} ms"
+        if value < 60:
+            return f"{self.number(value, 1)} s"
+        return f"{int(value) // 60} {self.MINUTES} {int(value) % 60} s"
 
+    def speed(self, tokens_per_s: float) -> str:
+        """`12.7 tokens/s`."""
+        return f"{self.number(tokens_per_s, 1 if tokens_per_s < 100 else 0)} {self.TOKENS_PER_S}"
 
-def speed(tokens_per_s: float) -> str:
-    digits = 1 if tokens_per_s < 100 else 0
-    return f"{tokens_per_s:.{digits}f} tokens/s"
-
-
-def percent(part: int, whole: int) -> int:
-    """Whole per cent; 100 only when it is all of it, 0 only when it is none of it."""
-    if part in (0, whole) or whole == 0:
-        return 100 if part and part == whole else 0
-    return min(99, max(1, round(100 * part / whole)))
+    @staticmethod
+    def percent(part: int, whole: int) -> int:
+        """Whole per cent; 100 only when it is all of it, 0 only when it is none of it."""
+        if part in (0, whole) or whole == 0:
+            return 100 if part and part == whole else 0
+        return min(99, max(1, round(100 * part / whole)))

@@ -18,12 +18,12 @@ from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, StatusEvent, TextEvent
 from chatcache.reports import CacheReport
 from chatcache.turn import Turn
-from chatcache.ui import texts
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import View, load_view
 
@@ -43,8 +43,9 @@ Updates = dict[Any, Any]
 class Follower:
     """Makes the updates of one page's components for any number of tabs, each known by its Gradio session hash."""
 
-    def __init__(self, service: ChatService, page: Page) -> None:
+    def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
         self._service = service
+        self._texts = texts
         self._page = page
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
         self._watches: dict[str, Watch] = {}
@@ -101,58 +102,62 @@ class Follower:
                 painted = self._paint(view) | (cache or self._summarize(view))
                 yield painted
                 if view.turn is not None:
-                    async for reply in tail(view.turn, watch):
+                    async for reply in tail(view.turn, watch, self._texts):
                         yield painted | {self._page.live: reply.to_json()}
                 else:
                     cache = {self._page.cache: await self._run(self._render_cache, view)}
                     yield painted | cache
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing(Notice(texts.UNKNOWN_SESSION, is_error=True))
+                yield self._paint_nothing(Notice(self._texts.UNKNOWN_SESSION, is_error=True))
                 return
             except Exception as error:
                 if self._service.is_closed:
                     return  # it ended while this looked
                 if not isinstance(error, ChatCacheError):
                     raise
-                yield {self._page.notice: render_notice(Notice(str(error), is_error=True))}
+                yield {self._page.notice: render_notice(self._texts, Notice(str(error), is_error=True))}
                 await watch.pause(CHANGE_TIMEOUT_S)
 
     def _paint(self, view: View) -> Updates:
         page, session, is_busy = self._page, view.session, view.is_busy
         is_empty = not view.messages and not is_busy
-        transcript = render_transcript(view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy)
+        transcript = render_transcript(
+            self._texts, view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy
+        )
         updates: Updates = {
             page.seen: Seen.of(session).to_json(),
-            page.title: render_title(session.title),
+            page.title: render_title(self._texts, session.title),
             page.session_tools: gr.update(visible=session.deleted_at is None),
-            page.pin: gr.update(value=texts.UNPIN if session.pinned else texts.PIN),
-            page.transcript: render_welcome() if is_empty else transcript,
-            page.live: LiveReply().to_json() if view.turn is not None else None,
+            page.pin: gr.update(value=self._texts.UNPIN if session.pinned else self._texts.PIN),
+            page.transcript: render_welcome(self._texts) if is_empty else transcript,
+            page.live: LiveReply(self._texts).to_json() if view.turn is not None else None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
             page.stop: gr.update(visible=is_busy),
         }
         if session.deleted_at is not None:
             # The same as `Actions.delete` says: whichever of the two comes last, the person reads one thing.
-            updates[page.notice] = render_notice(Notice(texts.deleted(session.title), undo=("undelete", session.id)))
+            updates[page.notice] = render_notice(
+                self._texts, Notice(self._texts.deleted(session.title), undo=("undelete", session.id))
+            )
         return updates
 
     def _paint_nothing(self, notice: Notice | None = None) -> Updates:
         page = self._page
         updates: Updates = {
             page.seen: Seen().to_json(),
-            page.title: render_title(texts.NEW_CHAT),
+            page.title: render_title(self._texts, self._texts.NEW_CHAT),
             page.session_tools: gr.update(visible=False),
-            page.transcript: render_welcome(),
+            page.transcript: render_welcome(self._texts),
             page.live: None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=True),
             page.stop: gr.update(visible=False),
-            page.cache: render_cache_panel(self._service.model_info, None, None, is_first=True),
+            page.cache: render_cache_panel(self._texts, self._service.model_info, None, None, is_first=True),
         }
         if notice is not None:
-            updates[page.notice] = render_notice(notice)
+            updates[page.notice] = render_notice(self._texts, notice)
         return updates
 
     def _summarize(self, view: View) -> Updates:
@@ -168,6 +173,7 @@ class Follower:
     def _render_panel(self, view: View, report: CacheReport | None, num_disk_bytes: int = 0) -> str:
         reply = view.last_reply
         return render_cache_panel(
+            self._texts,
             self._service.model_info,
             report,
             view.stats[reply.id] if reply else None,
@@ -214,12 +220,14 @@ class Watch:
             await asyncio.wait_for(self.left.wait(), duration_s)
 
 
-async def tail(turn: Turn, watch: Watch, interval_s: float = UPDATE_INTERVAL_S) -> AsyncIterator[LiveReply]:
+async def tail(
+    turn: Turn, watch: Watch, texts: Texts, interval_s: float = UPDATE_INTERVAL_S
+) -> AsyncIterator[LiveReply]:
     """The reply as it grows, at most once per interval, until the turn has ended or the tab is left.
 
     Reads the turn's log from its beginning, so whoever comes late sees what there is so far at once.
     """
-    reply, start = LiveReply(), 0
+    reply, start = LiveReply(texts), 0
     while not watch.left.is_set():
         events = turn.events_since(start)
         start += len(events)

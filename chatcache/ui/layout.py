@@ -8,9 +8,9 @@ from pathlib import Path
 
 import gradio as gr
 
-from chatcache.ui import texts
 from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LIVE_TEMPLATE
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -47,7 +47,7 @@ class Page:
     cache: gr.HTML
 
 
-def lay_out() -> Page:
+def lay_out(texts: Texts) -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
     place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
     seen = gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen")
@@ -76,7 +76,7 @@ def lay_out() -> Page:
             with gr.Column(elem_id="conversation"):
                 transcript = gr.HTML(
                     "",
-                    html_template=_TRANSCRIPT_TEMPLATE,
+                    html_template=f'<div role="log" aria-label="{texts.CONVERSATION}">${{value}}</div>',
                     js_on_load=script("actions"),
                     elem_id="transcript",
                     apply_default_css=False,
@@ -88,7 +88,7 @@ def lay_out() -> Page:
                     elem_id="live",
                     apply_default_css=False,
                 )
-            gr.HTML(render_offline(), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
+            gr.HTML(render_offline(texts), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
             notice = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
             with gr.Row(elem_id="composer"):
                 message = gr.Textbox(
@@ -103,9 +103,7 @@ def lay_out() -> Page:
                 )
                 send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
                 stop = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
-        cache = gr.HTML(
-            "", html_template=_CACHE_TEMPLATE, js_on_load=script("cache"), elem_id="cache", apply_default_css=False
-        )
+        cache = gr.HTML("", js_on_load=script("cache"), elem_id="cache", apply_default_css=False)
     exported = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
     return Page(**{name: value for name, value in locals().items() if name in Page.__slots__})
 
@@ -114,11 +112,3 @@ def lay_out() -> Page:
 def script(name: str) -> str:
     """What a component runs once it is on the page: `assets/<name>.js`."""
     return (ASSETS / f"{name}.js").read_text(encoding="utf-8")
-
-
-_TRANSCRIPT_TEMPLATE = f'<div role="log" aria-label="{texts.CONVERSATION}">${{value}}</div>'
-
-_CACHE_TEMPLATE = (
-    f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
-    "${value}</section>"
-)

@@ -14,15 +14,16 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
+from markdown_it.utils import EnvType
 
-from chatcache.ui import texts
+from chatcache.ui.texts import Texts
 
 _CLOSING_TAGS = re.compile(r"(?:</[a-z0-9]+>\s*)+\Z")
 
 
-def render_markdown(text: str) -> str:
+def render_markdown(text: str, texts: Texts) -> str:
     """The text as HTML. Any input is valid; none of it survives as a tag of its own."""
-    return str(_MARKDOWN.render(text))
+    return str(_MARKDOWN.render(text, _env(texts)))
 
 
 def render_plain(text: str) -> str:
@@ -38,7 +39,8 @@ class GrowingMarkdown:
     difference against the value before is as short as the new text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Texts) -> None:
+        self._env = _env(texts)
         self.closed: list[str] = []
         self.open = ""
         self._tail = ""
@@ -50,17 +52,17 @@ class GrowingMarkdown:
         if len(starts) > 1 and (last := starts[-1]).map is not None:
             line = last.map[0]
             cut = tokens.index(last)
-            self.closed.append(str(_MARKDOWN.renderer.render(tokens[:cut], _MARKDOWN.options, {})))
+            self.closed.append(str(_MARKDOWN.renderer.render(tokens[:cut], _MARKDOWN.options, self._env)))
             self._tail = "\n".join(self._tail.split("\n")[line:])
             tokens = tokens[cut:]
-        self.open = _CLOSING_TAGS.sub("", str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})))
+        self.open = _CLOSING_TAGS.sub("", str(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, self._env)))
 
 
-def _render_code(_renderer: object, tokens: Sequence[Token], idx: int, *_: object) -> str:
+def _render_code(_renderer: object, tokens: Sequence[Token], idx: int, _options: object, env: EnvType) -> str:
     language = html.escape((tokens[idx].info.split() or [""])[0])
     return (
         f'<div class="code-block"><div class="code-head"><span>{language}</span>'
-        f'<button type="button" class="control copy-code" data-action="copy-code">{texts.COPY_CODE}</button></div>'
+        f'<button type="button" class="control copy-code" data-action="copy-code">{env["copy_code"]}</button></div>'
         f'<pre tabindex="0"><code>{html.escape(tokens[idx].content)}</code></pre></div>'
     )
 
@@ -69,6 +71,10 @@ def _render_link_open(renderer: RendererHTML, tokens: Sequence[Token], idx: int,
     tokens[idx].attrSet("target", "_blank")
     tokens[idx].attrSet("rel", "noopener noreferrer nofollow")
     return str(renderer.renderToken(tokens, idx, options, env))
+
+
+def _env(texts: Texts) -> EnvType:
+    return {"copy_code": texts.COPY_CODE}
 
 
 def _make_markdown() -> MarkdownIt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from chatcache.ui import texts
+from chatcache.ui.texts import Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Notice:
     undo: tuple[str, str] | None = None
 
 
-def render_notice(notice: Notice | None) -> str:
+def render_notice(texts: Texts, notice: Notice | None) -> str:
     """The sentence as HTML; an error interrupts a screen reader, anything else waits."""
     if notice is None:
         return ""
@@ -37,6 +37,6 @@ def render_notice(notice: Notice | None) -> str:
     )
 
 
-def render_offline() -> str:
+def render_offline(texts: Texts) -> str:
     """What the page itself shows while the server cannot be reached."""
     return f'<div class="notice error"><p role="alert">{html.escape(texts.OFFLINE)}</p></div>'
