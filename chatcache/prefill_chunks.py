@@ -26,9 +26,9 @@ class ChunkSchedule:
     seconds_per_token_and_position: float
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> ChunkSchedule:
-        """The schedule for a model on the device it is on."""
-        flops_per_s = _FLOPS_PER_S.get(model.device.type, _FLOPS_PER_S["cpu"])
+    def of(cls, model: PreTrainedModel, device_type: str | None = None) -> ChunkSchedule:
+        """The schedule for a model, on the device it is on or on one of another type ("cpu", "cuda", …)."""
+        flops_per_s = _FLOPS_PER_S.get(device_type or model.device.type, _FLOPS_PER_S["cpu"])
         config = model.config.get_text_config(decoder=True)
         embeddings = model.get_input_embeddings().parameters()
         num_weights = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in embeddings)

@@ -45,6 +45,17 @@ def test_another_caches_layer_is_kept_free_too() -> None:
     assert made.reserve("b", Need(25))
 
 
+def test_what_lies_in_ram_beside_an_accelerator_has_a_limit_of_its_own() -> None:
+    made = Budget(100, host_limit_bytes=50)
+    assert made.reserve("a", Need(10, host_bytes=30))
+    assert not made.reserve("b", Need(10, host_bytes=21))
+    idle = [IdleCache("a", made.held("a"))]
+    assert choose_spills(made, "b", Need(10, host_bytes=21), idle) == ("a",)
+    assert choose_spills(made, "b", Need(10, host_bytes=51), idle) == ()
+    assert made.reserve("b", Need(10, host_bytes=20))
+    assert made.reserve("a", Need(10, host_bytes=29))
+
+
 def test_holding_less_always_fits_and_release_gives_all_back() -> None:
     made = budget(100, a=90, b=90)
     assert made.reserve("a", Need(80))

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, DynamicCache, PreTrainedModel
 
-from chatcache.cache.kinds import KINDS, make_session_cache
+from chatcache.cache.kinds import KINDS, KindFit, facts_of, make_session_cache, table_of_kinds
 from chatcache.cache.layers import TokenLayer
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
+from chatcache.cache.states import NUM_KEPT_STATES, StateRole, is_worth_keeping
 from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.memory import model_config
@@ -29,7 +30,6 @@ from chatcache.memory.model_config import load_model_config
 from chatcache.memory.model_shape import LayerShape, ModelShape
 from chatcache.memory.plan import main
 from chatcache.memory.planner import (
-    NUM_KEPT_STATES,
     MemoryPlan,
     PlanRequest,
     plan_cache,
@@ -37,6 +37,7 @@ from chatcache.memory.planner import (
     workspace_bytes,
 )
 from chatcache.memory.rehearsal import rehearse
+from chatcache.prefill_chunks import ChunkSchedule
 
 LLAMA_3_1_8B: dict[str, Any] = {
     "model_type": "llama",
@@ -101,6 +102,7 @@ def a_shape(**changes: Any) -> ModelShape:
         "num_attention_heads": 4,
         "widest_projection": 128,
         "max_context_tokens": 8192,
+        "layer_types": ("full_attention", "full_attention"),
     }
     return ModelShape(**(values | changes))
 
@@ -174,6 +176,24 @@ def test_a_quantized_cache_never_takes_more_than_is_reserved_nor_much_less(name:
         held.advance(part)
     spare = 2 * 256 * plan_cache(tiny_shape(name), kind, 1).bytes_per_token
     assert reserved - spare <= held.num_bytes <= reserved
+
+
+@pytest.mark.parametrize("name", FULL_ATTENTION + SLIDING)
+@pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
+def test_planned_bytes_are_those_of_a_quantized_cache_after_a_prefill_within_5_percent(name: str, kind: str) -> None:
+    num_tokens = 4000
+    held = make_session_cache(tiny_model(name), kind)
+    ids = random_ids(num_tokens)
+    for start in range(0, num_tokens, 500):
+        with torch.inference_mode():
+            tiny_model(name)(torch.tensor([ids[start : start + 500]]), cache=held.cache, logits_to_keep=1)
+        held.advance(ids[start : start + 500])
+    used = sum(
+        sum(t.nbytes for t in layer.rows(0, layer.num_settled_tokens).values())
+        + sum(t.nbytes for t in layer._tail.values())
+        for layer in held.cache.layers
+    )
+    assert plan_cache(tiny_shape(name), kind, num_tokens).used_bytes == pytest.approx(used, rel=0.05)
 
 
 @pytest.mark.parametrize("name", SLIDING)
@@ -288,10 +308,14 @@ def test_the_total_is_weights_and_every_session_and_one_workspace() -> None:
 def test_the_context_that_fits_is_the_last_one_that_fits(kind: str) -> None:
     shape = a_shape(max_context_tokens=None)
     memory = 2_500_000
-    longest = plan_memory(shape, PlanRequest(1, memory_bytes=memory)).of(kind).max_context_tokens
+    request = PlanRequest(1, memory_bytes=memory, prefill_chunk_tokens=1)
+    longest = plan_memory(shape, request).of(kind).max_context_tokens
     assert longest
-    assert plan_memory(shape, PlanRequest(longest, memory_bytes=memory)).of(kind).fits
-    assert not plan_memory(shape, PlanRequest(longest + 1, memory_bytes=memory)).of(kind).fits
+    totals = [
+        plan_memory(shape, PlanRequest(num_tokens, prefill_chunk_tokens=1)).of(kind).total_bytes
+        for num_tokens in (longest, longest + 1)
+    ]
+    assert totals[0] <= memory < totals[1]
 
 
 @settings(max_examples=100, deadline=None)
@@ -321,19 +345,55 @@ def test_impossible_requests_are_refused(bad: dict[str, int]) -> None:
         PlanRequest(**({"context_tokens": 1} | bad))
 
 
-def test_kinds_that_a_model_cannot_have_are_refused_with_the_reason() -> None:
-    plan = plan_memory(tiny_shape("mamba2"), PlanRequest(100, memory_bytes=10**12))
-    assert plan.of("offloaded").refusal == "offloading needs full attention in every layer"
-    assert plan.of("quantized-int8").refusal == "there are no keys and values to quantize"
-    assert plan.of("quantized-int8").fits is False
-    assert plan.of("dynamic").fits
+def test_every_kind_is_planned_and_those_that_cannot_be_had_are_refused_as_the_engine_refuses_them() -> None:
+    for name, device_type in (("mamba2", "cuda"), ("gemma3", "cuda"), ("llama-gqa", "cpu"), ("llama-gqa", "cuda")):
+        plan = plan_memory(tiny_shape(name), PlanRequest(100, memory_bytes=10**12, device_type=device_type))
+        facts = facts_of(tiny_model(name).config, device_type)
+        assert [KindFit(p.cache.kind, p.refusal) for p in plan.kinds] == list(table_of_kinds(facts))
+        assert [p.cache.kind for p in plan.kinds if p.fits] == [p.cache.kind for p in plan.kinds if not p.refusal]
+
+
+@pytest.mark.parametrize(
+    ("kind", "device_bytes", "host_bytes"), [("offloaded", 2 * 65_536, 131_072), ("offloaded-non-sliding", 131_072, 0)]
+)
+def test_of_an_offloaded_cache_two_layers_and_what_slides_stay_on_the_device(
+    kind: str, device_bytes: int, host_bytes: int
+) -> None:
+    sliding = LayerShape(num_heads=2, key_dim=16, value_dim=16, itemsize=2, sliding_window=WINDOW)
+    full = dataclasses.replace(sliding, sliding_window=None)
+    layers = (full, full) if kind == "offloaded" else (sliding, sliding)
+    cache = plan_cache(a_shape(layers=layers), kind, 300)
+    assert (cache.reserved_bytes, cache.host_bytes) == (device_bytes, host_bytes)
+    mixed = plan_cache(a_shape(layers=(sliding, full, full, full)), "offloaded-non-sliding", 300)
+    assert (mixed.reserved_bytes, mixed.host_bytes) == (3 * 65_536, 3 * 65_536)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "falcon-h1"])
+def test_the_planned_chunk_is_the_largest_one_the_engine_takes(name: str) -> None:
+    schedule = ChunkSchedule.of(tiny_model(name))
+    plan = plan_memory(tiny_shape(name), PlanRequest(100))
+    assert plan.chunk_tokens == max(schedule.num_tokens(position) for position in range(0, 8192, 64))
+    assert plan_memory(tiny_shape(name), PlanRequest(100, prefill_chunk_tokens=16)).chunk_tokens == 16
+
+
+def test_no_more_states_are_kept_than_are_planned_beside_those_of_every_eighth_turn() -> None:
+    most = 0
+    for last in range(1, 40):
+        kept = [
+            (turn, role)
+            for turn in range(1, last + 1)
+            for role in (StateRole.PROMPT, StateRole.REPLY)
+            if is_worth_keeping(role, turn, last) and (turn % 8 or turn > last - 2)
+        ]
+        most = max(most, 1 + len(kept))  # and the shared beginning
+    assert most == NUM_KEPT_STATES
 
 
 # Advice.
 
 
 def test_for_a_kind_that_is_not_possible_the_advice_is_about_the_dynamic_one() -> None:
-    plan = plan_memory(tiny_shape("gemma3"), PlanRequest(4000, memory_bytes=1_000_000))
+    plan = plan_memory(tiny_shape("gemma3"), PlanRequest(4000, memory_bytes=1_000_000, prefill_chunk_tokens=16))
     assert plan.of("offloaded").refusal
     assert advise(plan, "offloaded") == advise(plan, "dynamic") != ()
 
@@ -452,15 +512,20 @@ def test_the_command_prints_the_bill_of_every_kind(tmp_path: Path, capsys: pytes
 
 def test_the_command_prints_json_with_the_same_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2_135M), "utf-8")
-    main(["--model", str(tmp_path), "--dtype", "bfloat16", "--cache", "quantized-int8", "--memory", "1GB", "--json"])
+    options = ["--dtype", "bfloat16", "--cache", "quantized-int8", "--memory", "1GB", "--device", "cuda", "--json"]
+    main(["--model", str(tmp_path), *options])
     values = json.loads(capsys.readouterr().out)
     assert values["request"]["context_tokens"] == 8192
     assert values["kind"] == "quantized-int8"
     assert [k["cache"]["kind"] for k in values["kinds"]] == list(KINDS)
     assert values["kinds"][0]["cache"]["bytes_per_token"] == 23_040
+    refusals = {k["cache"]["kind"]: k["refusal"] for k in values["kinds"]}
+    assert (refusals["dynamic"], refusals["offloaded"]) == (None, None)
 
 
-@pytest.mark.parametrize("wrong", [["--memory", "lots"], ["--context", "0"], ["--dtype", "float8"]])
+@pytest.mark.parametrize(
+    "wrong", [["--memory", "lots"], ["--context", "0"], ["--dtype", "float8"], ["--device", "mps"]]
+)
 def test_the_command_ends_with_a_sentence_where_it_cannot_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str]
 ) -> None:

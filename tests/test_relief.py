@@ -73,9 +73,9 @@ def ids_of(reply: Reply) -> tuple[int, ...]:
     ("num_blocks", "cache", "steps", "kind"),
     [
         (9.0, "auto", [], "dynamic"),
-        (4.5, "auto", ["convert"], "quantized-int8"),
-        (3.0, "auto", ["convert", "convert"], "quantized-int4"),
-        (2.0, "auto", ["convert", "convert", "stop"], "quantized-int4"),
+        (6.5, "auto", ["convert"], "quantized-int8"),
+        (5.2, "auto", ["convert", "convert"], "quantized-int4"),
+        (4.3, "auto", ["convert", "convert", "stop"], "quantized-int4"),
         (1.0, "auto", ["stop"], "dynamic"),
         (4.5, "dynamic", ["stop"], "dynamic"),
         (3.0, "quantized-int8", ["stop"], "quantized-int8"),
@@ -121,7 +121,7 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         session = service.create_session()
         first, _ = run(service.send(session.id, "Hello", dataclasses.replace(LONG, max_new_tokens=600)))
         service.rollback(session.id)
-    with open_service(loaded, tmp_path / "limited", memory_budget_bytes=int(3.4 * BLOCK_BYTES)) as service:
+    with open_service(loaded, tmp_path / "limited", memory_budget_bytes=int(4.2 * BLOCK_BYTES)) as service:
         session = service.create_session()
         reply, events = run(service.send(session.id, "Hello", dataclasses.replace(LONG, max_new_tokens=600)))
         assert [event.kind for event in events] == ["convert"]
@@ -247,7 +247,7 @@ def test_a_conversion_that_fails_half_way_leaves_every_token_and_the_next_form_i
         append(self, *states)
 
     monkeypatch.setattr(QuantizedLayer, "append", fail)
-    with open_service(loaded, tmp_path, memory_budget_bytes=3 * BLOCK_BYTES) as service:
+    with open_service(loaded, tmp_path, memory_budget_bytes=int(4.2 * BLOCK_BYTES)) as service:
         reply, events = run(
             service.send(service.create_session().id, "Hello", dataclasses.replace(LONG, max_new_tokens=700))
         )

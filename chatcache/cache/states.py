@@ -17,6 +17,9 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 _LAST_TURNS = 2
 _EVERY_TURNS = 8
+NUM_KEPT_STATES = 1 + 2 * _LAST_TURNS
+"""How many are kept at once: at a shared beginning, and at the prompt and the reply of each of the last turns. Those of
+every eighth turn come on top."""
 
 
 class StateRole(StrEnum):

@@ -5,6 +5,8 @@ Plain bookkeeping: it knows keys and numbers, no cache, no device. Not thread-sa
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -14,11 +16,29 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one cache takes. While a layer grows or changes its form its old and its new tensors exist together, so as
-    much as the largest layer takes has to stay free."""
+    """What one cache takes on the model's device. While a layer grows, changes its form or is unpacked, its old and its
+    new tensors exist together: `largest_layer_bytes` have to stay free. `host_bytes` lie in RAM beside an accelerator.
+    """
 
     num_bytes: int = 0
     largest_layer_bytes: int = 0
+    host_bytes: int = 0
+
+    def is_within(self, other: Need) -> bool:
+        """Whether it takes no more than `other` of anything."""
+        return (
+            self.num_bytes <= other.num_bytes
+            and self.largest_layer_bytes <= other.largest_layer_bytes
+            and self.host_bytes <= other.host_bytes
+        )
+
+    def beside(self, other: Need) -> Need:
+        """What both take together."""
+        return Need(
+            self.num_bytes + other.num_bytes,
+            max(self.largest_layer_bytes, other.largest_layer_bytes),
+            self.host_bytes + other.host_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +50,12 @@ class IdleCache(Generic[Key]):
 
 
 class Budget:
-    """Reservations by key, together never above `limit_bytes`, one layer kept free."""
+    """Reservations by key, together never above `limit_bytes`, one layer kept free, nor above `host_limit_bytes` in RAM
+    beside an accelerator."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, host_limit_bytes: int = sys.maxsize) -> None:
         self.limit_bytes = limit_bytes
+        self.host_limit_bytes = host_limit_bytes
         self._held: dict[Hashable, Need] = {}
 
     @property
@@ -47,18 +69,16 @@ class Budget:
     def fits(self, key: Hashable, need: Need, without: Collection[Hashable] = ()) -> bool:
         """Whether `key` could hold `need` instead of what it holds, once the keys in `without` hold nothing."""
         others = [held for other, held in self._held.items() if other != key and other not in without]
-        together = [need, *others]
-        free_layer_bytes = max(one.largest_layer_bytes for one in together)
-        return sum(one.num_bytes for one in together) + free_layer_bytes <= self.limit_bytes
+        together = functools.reduce(Need.beside, others, need)
+        has_room = together.num_bytes + together.largest_layer_bytes <= self.limit_bytes
+        return has_room and together.host_bytes <= self.host_limit_bytes
 
     def reserve(self, key: Hashable, need: Need) -> bool:
         """Let `key` hold `need` instead of what it holds; False, and nothing is changed, where it does not fit.
 
         Holding less than before always fits.
         """
-        held = self.held(key)
-        is_less = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
-        if not is_less and not self.fits(key, need):
+        if not need.is_within(self.held(key)) and not self.fits(key, need):
             return False
         self._held[key] = need
         return True
@@ -81,6 +101,6 @@ def choose_spills(budget: Budget, key: Hashable, need: Need, idle: Sequence[Idle
     for cache in idle:
         if budget.fits(key, need, without=chosen):
             break
-        if cache.need.num_bytes:
+        if cache.need != Need():
             chosen.append(cache.key)
     return tuple(chosen) if budget.fits(key, need, without=chosen) else ()

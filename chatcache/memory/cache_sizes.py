@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from chatcache.cache.kinds import codec_of, make_session_cache
+from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import UnsupportedOptionError
 from chatcache.memory.budget import Need
 from chatcache.memory.model_shape import LayerShape
-from chatcache.memory.planner import reserved_layer_bytes
+from chatcache.memory.planner import OFFLOADED_KINDS as OFFLOADED_KINDS
+from chatcache.memory.planner import place, reserved_layer_bytes
 from chatcache.memory.rehearsal import layer_shapes
-
-OFFLOADED_KINDS = frozenset({"offloaded", "offloaded-non-sliding"})
 
 logger = logging.getLogger(__name__)
 
@@ -40,17 +40,17 @@ class CacheSizes:
             return cls((LayerShape(num_heads=1, key_dim=cache.num_bytes, itemsize=1),))
 
     def need(self, kind: str, num_tokens: int, num_new_tokens: int = 0) -> Need:
-        """What a cache of `kind` takes on the model's device when it holds `num_tokens` tokens, the last
-        `num_new_tokens` of them just fed: until their forward is over, these are not quantized."""
+        """What a cache of `kind` takes when it holds `num_tokens` tokens, the last `num_new_tokens` of them just fed:
+        until their forward is over, these are not quantized. Beside it, one layer has to have room to change in, and of
+        a quantized one to be unpacked in."""
         if kind == "none" or num_tokens == 0:
             return Need()
-        num_exact = num_new_tokens if codec_of(kind) is not None else 0
+        is_quantized = codec_of(kind) is not None
+        num_exact = num_new_tokens if is_quantized else 0
         each = [
             reserved_layer_bytes(layer, kind, num_tokens) + num_exact * layer.bytes_per_token for layer in self.layers
         ]
-        if kind not in OFFLOADED_KINDS:
-            return Need(sum(each), max(each, default=0))
-        # What slides stays on the device; of the others, the one at work and the one fetched next are there.
-        staying = [size for size, layer in zip(each, self.layers, strict=True) if layer.sliding_window is not None]
-        travelling = [size for size, layer in zip(each, self.layers, strict=True) if layer.sliding_window is None]
-        return Need(sum(staying) + 2 * max(travelling, default=0), max(each, default=0))
+        unpacked = [layer.bytes_per_token * capacity_for(num_tokens) if is_quantized else 0 for layer in self.layers]
+        placed = place(self.layers, kind, each)
+        beside = max(each, default=0) + max(unpacked, default=0)
+        return Need(placed.device_bytes, beside, placed.host_bytes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class ModelShape:
     `num_quantizable_parameters` are those of the matrices, the input embedding aside. `widest_projection` is the
     largest number of values a token takes inside a layer, between two projections. `has_eager_attention`: attention
     scores are computed as tensors rather than inside a kernel. Recurrent layers read `scan_chunk_tokens` at a time and
-    make `scan_width` values for each; both 0 without such layers. `notes` are sentences for people.
+    make `scan_width` values for each; both 0 without such layers. `chunk_tokens`: how many prompt tokens the engine
+    feeds at once at most, by the type of the device. `layer_types` are the library's names. `notes` are sentences for
+    people.
     """
 
     name: str
@@ -51,6 +54,8 @@ class ModelShape:
     scan_chunk_tokens: int = 0
     scan_width: int = 0
     max_context_tokens: int | None = None
+    chunk_tokens: Mapping[str, int] = field(default_factory=dict)
+    layer_types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ from chatcache.memory.available import UsableMemory, measure_usable_memory
 from chatcache.memory.byte_sizes import format_size, parse_size
 from chatcache.memory.model_config import load_model_config
 from chatcache.memory.planner import KindPlan, MemoryPlan, PlanRequest, plan_memory
-from chatcache.memory.rehearsal import rehearse
+from chatcache.memory.rehearsal import DEVICE_TYPES, rehearse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,12 +46,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache", default="auto", choices=("auto", *KINDS), help="the kind to judge and advise on")
     parser.add_argument("--sessions", type=int, default=1, help="sessions that are live at once")
     parser.add_argument("--memory", help="what there is, such as 16GB; default: what is free now, less a reserve")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", *DEVICE_TYPES), help="what it runs on; default: what is here"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _plan(options: argparse.Namespace) -> tuple[MemoryPlan, UsableMemory | None]:
     device = resolve_device("auto")
+    device_type = device.type if options.device == "auto" else options.device
+    if device_type != device.type and options.memory is None:
+        raise InvalidInputError(
+            f"This machine's {device.type} says nothing of a {device_type}'s memory. Give --memory."
+        )
     config = load_model_config(options.model)
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else None
     shape = rehearse(config, resolve_dtype(options.dtype, dtype, device), options.model)
@@ -60,7 +68,7 @@ def _plan(options: argparse.Namespace) -> tuple[MemoryPlan, UsableMemory | None]
         raise InvalidInputError(f"{options.model} has no limit of its own. Say how many tokens with --context.")
     measured = measure_usable_memory(device) if options.memory is None else None
     memory = parse_size(options.memory) if measured is None else measured.usable_bytes
-    return plan_memory(shape, PlanRequest(context, options.sessions, memory)), measured
+    return plan_memory(shape, PlanRequest(context, options.sessions, memory, device_type=device_type)), measured
 
 
 def _as_json(plan: MemoryPlan, kind: str, advice: Sequence[Advice]) -> str:
@@ -74,8 +82,7 @@ def _as_text(plan: MemoryPlan, kind: str, advice: Sequence[Advice], measured: Us
     lines = [
         f"{shape.name} ({shape.architecture}, {shape.dtype}): {shape.num_parameters / 1e6:,.0f} million parameters",
         f"Weights    {format_size(shape.weight_bytes)}",
-        f"Sessions   {request.num_sessions} of {request.context_tokens:,} tokens, "
-        f"read {request.prefill_chunk_tokens} at a time",
+        f"Sessions   {request.num_sessions} of {request.context_tokens:,} tokens, read {plan.chunk_tokens} at a time",
         f"Memory     {_memory_line(request.memory_bytes or 0, measured)}",
         "",
         *_table(plan),
@@ -141,8 +148,8 @@ def _notes(plan: MemoryPlan) -> list[str]:
     notes = list(plan.shape.notes)
     if limit is not None and context > limit:
         notes.append(f"The model supports {limit:,} tokens of context, fewer than the {context:,} asked for.")
-    if (host := plan.of("offloaded").cache.host_bytes) and plan.of("offloaded").refusal is None:
-        notes.append(f"An offloaded cache lies in RAM: {format_size(host)} for each session. It needs an accelerator.")
+    offloaded = [p.cache for p in plan.kinds if p.cache.host_bytes and p.refusal is None]
+    notes += [f"As {cache.kind}, a session takes {format_size(cache.host_bytes)} of RAM." for cache in offloaded]
     return notes
 
 

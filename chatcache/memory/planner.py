@@ -6,17 +6,17 @@ The workspace of a forward is an estimate from above, by the formula at `workspa
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chatcache.cache.kinds import KINDS, codec_of
+from chatcache.cache.kinds import KINDS, ModelFacts, codec_of, installed_packages, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
+from chatcache.cache.states import NUM_KEPT_STATES
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import InvalidInputError
 from chatcache.memory.model_shape import LayerShape, ModelShape
 
-PREFILL_CHUNK_TOKENS = 512
-NUM_KEPT_STATES = 4
-"""Copies of a recurrent state kept for rollback: end of the system prompt, last token but one, last two turns."""
+OFFLOADED_KINDS = frozenset({"offloaded", "offloaded-non-sliding"})
 
 _UNLIMITED_TOKENS = 2**40
 _SAMPLER_BYTES_PER_LOGIT = 24
@@ -25,21 +25,24 @@ _SAMPLER_BYTES_PER_LOGIT = 24
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """`num_sessions` sessions at `context_tokens` each; a prompt is read `prefill_chunk_tokens` at a time.
+    """`num_sessions` sessions at `context_tokens` each, on a device of type `device_type` ("cpu", "cuda", "mps").
 
-    `memory_bytes` is what may be used on the model's device; None leaves the question open whether it fits.
-    Raises InvalidInputError for counts below 1.
+    `memory_bytes` is what may be used on that device; None leaves the question open whether it fits. A prompt is read
+    `prefill_chunk_tokens` at a time; None: as many as the engine takes at most. Raises InvalidInputError for counts
+    below 1.
     """
 
     context_tokens: int
     num_sessions: int = 1
     memory_bytes: int | None = None
-    prefill_chunk_tokens: int = PREFILL_CHUNK_TOKENS
+    prefill_chunk_tokens: int | None = None
+    device_type: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("context_tokens", "num_sessions", "prefill_chunk_tokens"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {value}.")
         if self.memory_bytes is not None and self.memory_bytes < 0:
             raise InvalidInputError(f"memory_bytes must not be negative, not {self.memory_bytes}.")
 
@@ -62,11 +65,19 @@ class CachePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """What a cache takes on the model's device, and in RAM beside an accelerator."""
+
+    device_bytes: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KindPlan:
     """The whole bill in one cache kind. `total_bytes` = weights + sessions x reserved + workspace, on the device.
 
     `max_context_tokens` is the longest context that fits, 0 if none does; None without a limit of memory or tokens.
-    `refusal` says why the model cannot have this kind.
+    `refusal` says why this kind cannot be had with this model on this device.
     """
 
     cache: CachePlan
@@ -79,10 +90,11 @@ class KindPlan:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The bill in every cache kind."""
+    """The bill in every cache kind, for prompts that are read `chunk_tokens` at a time."""
 
     shape: ModelShape
     request: PlanRequest
+    chunk_tokens: int
     kinds: tuple[KindPlan, ...]
 
     def of(self, kind: str) -> KindPlan:
@@ -95,7 +107,10 @@ class MemoryPlan:
 
 def plan_memory(shape: ModelShape, request: PlanRequest) -> MemoryPlan:
     """The bill for `request` in every cache kind."""
-    return MemoryPlan(shape, request, tuple(_plan_kind(shape, request, kind) for kind in KINDS))
+    chunk_tokens = request.prefill_chunk_tokens or shape.chunk_tokens.get(request.device_type, request.context_tokens)
+    facts = ModelFacts(shape.layer_types, request.device_type, installed_packages())
+    kinds = tuple(_plan_kind(shape, request, chunk_tokens, fit.kind, fit.refusal) for fit in table_of_kinds(facts))
+    return MemoryPlan(shape, request, chunk_tokens, kinds)
 
 
 def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
@@ -104,18 +119,25 @@ def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
         return CachePlan(kind, 0, 0, 0, 0, None)
     layers, states = shape.attention_layers, shape.state_bytes
     used = sum(_layer_bytes(layer, kind, num_tokens) for layer in layers) + states
-    each = [reserved_layer_bytes(layer, kind, num_tokens) for layer in shape.layers]
-    reserved = sum(each)
+    placed = place(shape.layers, kind, [reserved_layer_bytes(layer, kind, num_tokens) for layer in shape.layers])
     windowed = None
     if shape.has_sliding_layers:
         windowed = sum(_layer_bytes(x, kind, _windowed_tokens(x, num_tokens)) for x in layers) + states
-    host = 0
-    if kind == "offloaded":
-        host = reserved
-        # The layer at work and the one fetched next.
-        reserved = 2 * max(each, default=0)
     per_token = sum(_row_bytes(layer, kind) for layer in layers)
-    return CachePlan(kind, per_token, used, reserved, host, windowed)
+    return CachePlan(kind, per_token, used, placed.device_bytes, placed.host_bytes, windowed)
+
+
+def place(layers: Sequence[LayerShape], kind: str, each: Sequence[int]) -> Placement:
+    """Where a cache of `kind` lies whose `layers` take the bytes `each`.
+
+    Of an offloaded one, what slides stays on the device; of the others, the one at work and the one fetched next are
+    there, and all of them lie in RAM.
+    """
+    if kind not in OFFLOADED_KINDS:
+        return Placement(sum(each), 0)
+    staying = [size for size, layer in zip(each, layers, strict=True) if layer.sliding_window is not None]
+    travelling = [size for size, layer in zip(each, layers, strict=True) if layer.sliding_window is None]
+    return Placement(sum(staying) + 2 * max(travelling, default=0), sum(travelling))
 
 
 def reserved_layer_bytes(layer: LayerShape, kind: str, num_tokens: int) -> int:
@@ -163,30 +185,24 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     return stream + max(mlp, attention, scan) + mask + growth + unpacked + logits
 
 
-def refusal_of(shape: ModelShape, kind: str) -> str | None:
-    """Why this model cannot have a cache of this kind; None if it can."""
-    if kind == "offloaded" and (shape.has_sliding_layers or shape.state_bytes):
-        return "offloading needs full attention in every layer"
-    if codec_of(kind) and not shape.attention_layers:
-        return "there are no keys and values to quantize"
-    return None
+def _plan_kind(shape: ModelShape, request: PlanRequest, chunk_tokens: int, kind: str, refusal: str | None) -> KindPlan:
+    def total_bytes(num_tokens: int) -> int:
+        caches = plan_cache(shape, kind, num_tokens).reserved_bytes * request.num_sessions
+        return shape.weight_bytes + caches + workspace_bytes(shape, kind, num_tokens, chunk_tokens)
 
-
-def _plan_kind(shape: ModelShape, request: PlanRequest, kind: str) -> KindPlan:
-    cache = plan_cache(shape, kind, request.context_tokens)
-    total = _total_bytes(shape, request, kind, request.context_tokens)
-    refusal = refusal_of(shape, kind)
+    total = total_bytes(request.context_tokens)
     fits = None if request.memory_bytes is None else refusal is None and total <= request.memory_bytes
-    workspace = workspace_bytes(shape, kind, request.context_tokens, request.prefill_chunk_tokens)
-    return KindPlan(cache, workspace, total, fits, _max_context(shape, request, kind), refusal)
+    return KindPlan(
+        cache=plan_cache(shape, kind, request.context_tokens),
+        workspace_bytes=workspace_bytes(shape, kind, request.context_tokens, chunk_tokens),
+        total_bytes=total,
+        fits=fits,
+        max_context_tokens=_max_context(shape, request, total_bytes),
+        refusal=refusal,
+    )
 
 
-def _total_bytes(shape: ModelShape, request: PlanRequest, kind: str, num_tokens: int) -> int:
-    cache = plan_cache(shape, kind, num_tokens).reserved_bytes * request.num_sessions
-    return shape.weight_bytes + cache + workspace_bytes(shape, kind, num_tokens, request.prefill_chunk_tokens)
-
-
-def _max_context(shape: ModelShape, request: PlanRequest, kind: str) -> int | None:
+def _max_context(shape: ModelShape, request: PlanRequest, total_bytes: Callable[[int], int]) -> int | None:
     """By bisection: the total never falls when the context grows."""
     if request.memory_bytes is None:
         return shape.max_context_tokens
@@ -194,7 +210,7 @@ def _max_context(shape: ModelShape, request: PlanRequest, kind: str) -> int | No
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if _total_bytes(shape, request, kind, middle) <= request.memory_bytes:
+        if total_bytes(middle) <= request.memory_bytes:
             low = middle
         else:
             high = middle - 1

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from chatcache.cache.kinds import facts_of
 from chatcache.errors import ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
 from chatcache.memory.model_shape import LayerShape, ModelShape
+from chatcache.prefill_chunks import ChunkSchedule
 
+DEVICE_TYPES = ("cpu", "cuda", "mps")
 _REHEARSED_TOKENS = 4
 _DELTA_RULE_CHUNK_TOKENS = 64
 """What the library's own code uses for recurrent layers whose configuration names no chunk."""
@@ -82,6 +85,8 @@ def _shape(model: PreTrainedModel, cache_layers: list[Any], dtype: torch.dtype, 
         scan_chunk_tokens=scan_chunk_tokens,
         scan_width=scan_width,
         max_context_tokens=_size(config, "max_position_embeddings") or None,
+        chunk_tokens={each: ChunkSchedule.of(model, each).num_tokens(0) for each in DEVICE_TYPES},
+        layer_types=facts_of(model.config, "cpu").layer_types,
         notes=_notes(config),
     )
 
