@@ -13,7 +13,6 @@ from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import UnsupportedOptionError
 from chatcache.memory.budget import Need
 from chatcache.memory.model_shape import LayerShape
-from chatcache.memory.planner import OFFLOADED_KINDS as OFFLOADED_KINDS
 from chatcache.memory.planner import place, reserved_layer_bytes
 from chatcache.memory.rehearsal import layer_shapes
 

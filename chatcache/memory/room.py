@@ -15,9 +15,10 @@ from chatcache.cache.kinds import codec_of
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.memory.budget import Budget, IdleCache, Key, Need, choose_spills
-from chatcache.memory.cache_sizes import OFFLOADED_KINDS, CacheSizes
+from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
 from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.memory.planner import OFFLOADED_KINDS
 
 logger = logging.getLogger(__name__)
 
