@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
+from browser import browser, context, page, site
 from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -24,6 +25,9 @@ from chatcache.loader import LoadedModel, digest_of_tokenizer, load_model
 from chatcache.stats import Sampling
 from chatcache.weights.weight_form import apply_form
 from storage.database import DATABASE_NAME, Database
+
+__all__ = ["browser", "context", "page", "site"]
+"""Fixtures of the tests of the page."""
 
 # How long an example takes depends on what else the machine does: a deadline would fail for that alone.
 settings.register_profile("no-deadline", deadline=None)

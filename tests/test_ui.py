@@ -23,7 +23,7 @@ from chatcache.ui.cache_panel import describe, render_cache_panel
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list, render_title
 from chatcache.ui.follow import Watch, tail
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
-from chatcache.ui.notice import Notice, render_notice
+from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript
@@ -218,7 +218,7 @@ def test_closed_blocks_are_never_sent_again() -> None:
 def test_only_the_tip_can_be_regenerated_and_rolled_back() -> None:
     messages = [user("a"), reply("b"), user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
     markup = render_transcript(texts, messages, {})
-    assert actions_of(markup) == ["copy", "copy", "regenerate", "rollback"]
+    assert actions_of(markup) == ["copy", "fork", "copy", "regenerate", "rollback", "fork"]
     assert markup.index("regenerate") > markup.index('data-id="r2"')
 
 
@@ -494,7 +494,7 @@ def test_figures_are_rounded_without_lying(said: object, meant: object) -> None:
 def test_an_error_interrupts_and_other_sentences_wait() -> None:
     assert 'role="alert"' in render_notice(texts, Notice("x", is_error=True))
     assert 'role="status"' in render_notice(texts, Notice("x"))
-    assert actions_of(render_notice(texts, Notice("x", undo=("select", "r1")))) == ["select", "dismiss"]
+    assert actions_of(render_notice(texts, Notice("x", offer=Offer("Undo", "select", "r1")))) == ["select", "dismiss"]
     assert render_notice(texts, None) == ""
 
 

@@ -5,57 +5,32 @@ Every action either happens or says in a sentence why not; what was typed stays 
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, StaleTipError
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list
+from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of, told
 from chatcache.ui.layout import Page
-from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
-logger = logging.getLogger(__name__)
-P = ParamSpec("P")
-Updates = dict[Any, Any]
-Action = Callable[Concatenate["Actions", P], Updates]
 
-
-def said_if_refused(action: Action[P]) -> Action[P]:
-    """An action whose errors become a sentence on the page, with everything else left as it was."""
-
-    @functools.wraps(action)
-    def guarded(self: Actions, /, *args: P.args, **kwargs: P.kwargs) -> Updates:
-        try:
-            return action(self, *args, **kwargs)
-        except ChatCacheError as error:
-            return self.notify(str(error), is_error=True)
-        except Exception:
-            logger.exception("The action %s failed", action.__name__)
-            return self.notify(self._texts.UNEXPECTED, is_error=True)
-
-    return cast(Action[P], guarded)
-
-
-class Actions:
+class Actions(Handlers):
     """The handlers of one page's events, for any number of tabs. `sent` is the tab's place as its browser sent it."""
 
     def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
-        self._service = service
-        self._texts = texts
-        self._page = page
+        super().__init__(service, page, texts)
         self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
             "continue": self._continue,
@@ -63,32 +38,30 @@ class Actions:
             "previous": lambda click: self._select_neighbour(click.target, -1),
             "next": lambda click: self._select_neighbour(click.target, 1),
             "select": lambda click: self._select(click.target),
+            "fork": self._fork,
             "undelete": self._undelete,
             "earlier": lambda click: {page.place: click.place.showing_more().to_json()},
             "suggest": self._suggest,
             "dismiss": lambda _click: {page.notice: ""},
         }
 
-    def notify(self, text: str, *, is_error: bool = False, undo: tuple[str, str] | None = None) -> Updates:
-        return {self._page.notice: render_notice(self._texts, Notice(text, is_error=is_error, undo=undo))}
-
     # ------------------------------------------------------------ where the tab is
 
     @said_if_refused
     def go_to(self, sent: object, event: gr.EventData) -> Updates:
         """Another chat: one that was clicked, or the one in the address."""
-        place, session_id = Place.from_json(sent), _told(event, "session") or None
+        place, session_id = Place.from_json(sent), told(event, "session") or None
         ticket = {self._page.ticket: _new_ticket()}
         try:
             if session_id is not None:
                 self._service.get_session(session_id)
         except NotFoundError:
-            return self._go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
-        return self._go(place, session_id) | ticket
+            return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
+        return self.go(place, session_id) | ticket
 
     @said_if_refused
     def new_chat(self, sent: object) -> Updates:
-        return self._go(Place.from_json(sent), None)
+        return self.go(Place.from_json(sent), None)
 
     @said_if_refused
     def list_chats(self, sent: object, query: str | None) -> Updates:
@@ -122,7 +95,7 @@ class Actions:
 
     @said_if_refused
     def stop(self, sent: object) -> Updates:
-        turn = self._service.active_turn(_session_of(Place.from_json(sent)))
+        turn = self._service.active_turn(session_of(Place.from_json(sent)))
         if turn is None:
             return self.notify(self._texts.NOTHING_TO_STOP)
         turn.stop()
@@ -131,13 +104,13 @@ class Actions:
     @said_if_refused
     def act(self, sent: object, sent_seen: object, ticket: str, text: str, event: gr.EventData) -> Updates:
         """A button inside the conversation or a notice: `event` names the action and the id it is about."""
-        handler = self._on_transcript.get(_told(event, "action"))
+        handler = self._on_transcript.get(told(event, "action"))
         if handler is None:
-            return self._nothing()
-        return handler(_Click(Place.from_json(sent), Seen.from_json(sent_seen), _told(event, "message"), ticket, text))
+            return self.nothing()
+        return handler(_Click(Place.from_json(sent), Seen.from_json(sent_seen), told(event, "message"), ticket, text))
 
     def _regenerate(self, click: _Click) -> Updates:
-        self._service.regenerate(_session_of(click.place), click.target, request_id=click.ticket or None)
+        self._service.regenerate(session_of(click.place), click.target, request_id=click.ticket or None)
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
     def _continue(self, click: _Click) -> Updates:
@@ -148,16 +121,22 @@ class Actions:
         """Go back one turn; its text comes before whatever was being typed."""
         rollback = self._service.rollback(self._session_as_seen(click))
         draft = f"{rollback.prompt.text}\n\n{click.text}" if click.text.strip() else rollback.prompt.text
-        return {self._page.message: draft} | self.notify(self._texts.ROLLED_BACK, undo=("select", rollback.undone.id))
+        return {self._page.message: draft} | self.notify(
+            self._texts.ROLLED_BACK, offer=self.undo("select", rollback.undone.id)
+        )
 
     def _select_neighbour(self, message_id: str, step: int) -> Updates:
         alternatives = [message.id for message in self._service.alternatives(message_id)]
         wanted = alternatives.index(message_id) + step
-        return self._select(alternatives[wanted]) if 0 <= wanted < len(alternatives) else self._nothing()
+        return self._select(alternatives[wanted]) if 0 <= wanted < len(alternatives) else self.nothing()
 
     def _select(self, message_id: str) -> Updates:
         self._service.select(message_id)
         return {self._page.notice: ""}
+
+    def _fork(self, click: _Click) -> Updates:
+        """A new chat that goes on from the reply that was clicked; the one it comes from stays as it is."""
+        return self.go(click.place, self._service.fork(click.target).id) | self.notify(self._texts.FORKED)
 
     def _suggest(self, click: _Click) -> Updates:
         """A suggestion goes into the box, before whatever was being typed."""
@@ -168,12 +147,12 @@ class Actions:
 
     @said_if_refused
     def begin_rename(self, sent: object) -> Updates:
-        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        session = self._service.get_session(session_of(Place.from_json(sent)))
         return {self._page.rename_row: gr.update(visible=True), self._page.new_title: session.title}
 
     @said_if_refused
     def rename(self, sent: object, title: str) -> Updates:
-        self._service.update_session(_session_of(Place.from_json(sent)), title=title)
+        self._service.update_session(session_of(Place.from_json(sent)), title=title)
         return self.cancel_rename()
 
     def cancel_rename(self) -> Updates:
@@ -181,22 +160,24 @@ class Actions:
 
     @said_if_refused
     def toggle_pin(self, sent: object) -> Updates:
-        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        session = self._service.get_session(session_of(Place.from_json(sent)))
         self._service.update_session(session.id, pinned=not session.pinned)
-        return self._nothing()
+        return self.nothing()
 
     @said_if_refused
     def delete(self, sent: object) -> Updates:
         place = Place.from_json(sent)
-        session = self._service.delete(_session_of(place))
-        return self._go(place, None) | self.notify(self._texts.deleted(session.title), undo=("undelete", session.id))
+        session = self._service.delete(session_of(place))
+        return self.go(place, None) | self.notify(
+            self._texts.deleted(session.title), offer=self.undo("undelete", session.id)
+        )
 
     def _undelete(self, click: _Click) -> Updates:
-        return self._go(click.place, self._service.undelete(click.target).id)
+        return self.go(click.place, self._service.undelete(click.target).id)
 
     @said_if_refused
     def export(self, sent: object) -> Updates:
-        session = self._service.get_session(_session_of(Place.from_json(sent)))
+        session = self._service.get_session(session_of(Place.from_json(sent)))
         text = self._service.export(session.id, format="json")
         return {self._page.exported: {"name": file_name(session.title), "text": text, "at": time.time()}}
 
@@ -209,26 +190,16 @@ class Actions:
         finally:
             file.unlink(missing_ok=True)
         said = " ".join((self._texts.imported(report.session.title, report.outcome), *report.notes))
-        return self._go(Place.from_json(sent), report.session.id) | self.notify(said)
+        return self.go(Place.from_json(sent), report.session.id) | self.notify(said)
 
     # ------------------------------------------------------------------ private
 
-    def _go(self, place: Place, session_id: str | None) -> Updates:
-        return {
-            self._page.place: place.at(session_id).to_json(),
-            self._page.rename_row: gr.update(visible=False),
-            self._page.notice: "",
-        }
-
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
-        session = self._service.get_session(_session_of(click.place))
+        session = self._service.get_session(session_of(click.place))
         if (session.id, session.tip_id) != (click.seen.session_id, click.seen.tip_id):
             raise StaleTipError(self._texts.STALE_PAGE)
         return session.id
-
-    def _nothing(self) -> Updates:
-        return {self._page.notice: gr.skip()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +217,6 @@ def file_name(title: str) -> str:
     """A name for an exported file that every system accepts."""
     words = re.sub(r"[^\w-]+", "-", title).strip("-_")[:60].strip("-_")
     return f"{words or 'chat'}.json"
-
-
-def _session_of(place: Place) -> str:
-    if place.session_id is None:
-        raise NotFoundError("There is no chat here yet. Send a message to begin one.")
-    return place.session_id
-
-
-def _told(event: gr.EventData, key: str) -> str:
-    value = event._data.get(key) if isinstance(event._data, dict) else None
-    return value if isinstance(value, str) else ""
 
 
 def _new_ticket() -> str:

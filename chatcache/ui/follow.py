@@ -21,7 +21,7 @@ from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.layout import Page
-from chatcache.ui.notice import Notice, render_notice
+from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
@@ -139,7 +139,8 @@ class Follower:
         if session.deleted_at is not None:
             # The same as `Actions.delete` says: whichever of the two comes last, the person reads one thing.
             updates[page.notice] = render_notice(
-                self._texts, Notice(self._texts.deleted(session.title), undo=("undelete", session.id))
+                self._texts,
+                Notice(self._texts.deleted(session.title), offer=Offer(self._texts.UNDO, "undelete", session.id)),
             )
         return updates
 

@@ -9,12 +9,21 @@ from chatcache.ui.texts import Texts
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """A button beside a sentence: its name, the action it asks for, and the id that is about."""
+
+    name: str
+    action: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
-    """One sentence. `undo` names the action and the id that take back what it tells of."""
+    """One sentence, or one a line, and what can be done about it."""
 
     text: str
     is_error: bool = False
-    undo: tuple[str, str] | None = None
+    offer: Offer | None = None
 
 
 def render_notice(texts: Texts, notice: Notice | None) -> str:
@@ -22,16 +31,15 @@ def render_notice(texts: Texts, notice: Notice | None) -> str:
     if notice is None:
         return ""
     role = "alert" if notice.is_error else "status"
-    undo = ""
-    if notice.undo is not None:
-        action, target = notice.undo
-        undo = (
-            f'<button type="button" class="control" data-action="{html.escape(action)}" '
-            f'data-message="{html.escape(target)}">{texts.UNDO}</button>'
+    offered = ""
+    if (offer := notice.offer) is not None:
+        offered = (
+            f'<button type="button" class="control" data-action="{html.escape(offer.action)}" '
+            f'data-message="{html.escape(offer.target)}">{html.escape(offer.name)}</button>'
         )
     classes = "notice error" if notice.is_error else "notice"
     return (
-        f'<div class="{classes}"><p role="{role}">{html.escape(notice.text)}</p>{undo}'
+        f'<div class="{classes}"><p role="{role}">{html.escape(notice.text)}</p>{offered}'
         f'<button type="button" class="control icon dismiss" data-action="dismiss" title="{texts.DISMISS}">'
         f"<span>{texts.DISMISS}</span></button></div>"
     )

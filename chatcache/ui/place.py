@@ -13,6 +13,7 @@ from typing import Any
 from storage.records import ChatSession
 
 NUM_MESSAGES_SHOWN = 40
+MOST_MESSAGES_SHOWN = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Place:
         data = _from_json(sent)
         return cls(
             session_id=_text(data.get("session")),
-            num_shown=max(_count(data.get("shown"), NUM_MESSAGES_SHOWN), 1),
+            num_shown=min(max(_count(data.get("shown"), NUM_MESSAGES_SHOWN), 1), MOST_MESSAGES_SHOWN),
             visit=_count(data.get("visit"), 0),
         )
 

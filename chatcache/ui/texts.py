@@ -29,6 +29,7 @@ class Texts(Figures):
     REGENERATE = "Regenerate"
     ROLL_BACK = "Roll back"
     CONTINUE = "Continue"
+    FORK = "Fork"
     PREVIOUS_REPLY = "Previous reply"
     NEXT_REPLY = "Next reply"
     PREVIOUS_VERSION = "Previous version"
@@ -88,6 +89,7 @@ class Texts(Figures):
     OFFLINE = "Connection lost. What was written is kept; this page goes on once chatcache can be reached again."
     NOTHING_TO_STOP = "The reply had already ended."
     ROLLED_BACK = "Went back one turn. Its text is in the box; nothing was thrown away."
+    FORKED = "This is a new chat that goes on from there. The one it comes from is as it was."
     UNEXPECTED = (
         "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
     )

@@ -149,6 +149,7 @@ def _reply_controls(texts: Texts, message: Message, stats: TurnStats | None, *, 
         if _finish_reason(message, stats) in CONTINUABLE:
             controls += _button("continue", message.id, texts.CONTINUE, "continue")
         controls += _button("rollback", message.id, texts.ROLL_BACK, "rollback")
+    controls += _button("fork", message.id, texts.FORK, "icon fork")
     return controls + _summary(texts, stats)
 
 

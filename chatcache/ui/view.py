@@ -38,20 +38,20 @@ class View:
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
-    """What `place` shows now; None for a chat not yet begun. Raises NotFoundError.
+    """What `place` shows now; None for a chat not yet begun. Costs what is shown, however long the chat is.
 
-    The session is read first: whatever changes after that has a higher version, so a reader that waits for a change
-    since this view's version misses nothing.
+    Raises NotFoundError. The session is read first: whatever changes after that has a higher version, so a reader that
+    waits for a change since this view's version misses nothing.
     """
     if place.session_id is None:
         return None
     session = service.get_session(place.session_id)
-    messages = service.messages(session.id)
+    messages = service.messages(session.id, limit=place.num_shown + 1)  # one more: the reply of a running turn
     turn = service.active_turn(session.id)
     if turn is not None and messages and messages[-1].id == turn.reply_id:
         messages = messages[:-1]
     else:
         turn = None
-    num_hidden = max(0, len(messages) - place.num_shown)
-    shown = messages[num_hidden:]
+    shown = messages[-place.num_shown :]
+    num_hidden = shown[0].position if shown else 0
     return View(session, shown, num_hidden, service.turn_stats([m.id for m in shown]), turn)

@@ -1,0 +1,81 @@
+"""What all handlers of a page's events share: how they answer, and that a refusal is a sentence on the page."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+
+import gradio as gr
+
+from chatcache.errors import ChatCacheError, NotFoundError
+from chatcache.ui.layout import Page
+from chatcache.ui.notice import Notice, Offer, render_notice
+from chatcache.ui.place import Place
+from chatcache.ui.texts import Texts
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+H = TypeVar("H", bound="Handlers")
+Updates = dict[Any, Any]
+
+
+class Handlers:
+    """Handlers of one page's events, for any number of tabs."""
+
+    def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
+        self._service = service
+        self._page = page
+        self._texts = texts
+
+    def notify(self, text: str, *, is_error: bool = False, offer: Offer | None = None) -> Updates:
+        return {self._page.notice: render_notice(self._texts, Notice(text, is_error, offer))}
+
+    def undo(self, action: str, target: str) -> Offer:
+        """What a notice offers to take back what it tells of."""
+        return Offer(self._texts.UNDO, action, target)
+
+    def go(self, place: Place, session_id: str | None) -> Updates:
+        """To another chat, or to the beginning of a new one."""
+        return {
+            self._page.place: place.at(session_id).to_json(),
+            self._page.rename_row: gr.update(visible=False),
+            self._page.notice: "",
+        }
+
+    def nothing(self) -> Updates:
+        """Gradio empties the outputs of a handler that names none."""
+        return {self._page.notice: gr.skip()}
+
+
+def said_if_refused(handler: Callable[Concatenate[H, P], Updates]) -> Callable[Concatenate[H, P], Updates]:
+    """A handler whose errors become a sentence on the page, with everything else left as it was."""
+
+    @functools.wraps(handler)
+    def guarded(self: H, /, *args: P.args, **kwargs: P.kwargs) -> Updates:
+        try:
+            return handler(self, *args, **kwargs)
+        except ChatCacheError as error:
+            return self.notify(str(error), is_error=True)
+        except Exception:
+            logger.exception("The handler %s failed", handler.__name__)
+            return self.notify(self._texts.UNEXPECTED, is_error=True)
+
+    return cast("Callable[Concatenate[H, P], Updates]", guarded)
+
+
+def session_of(place: Place) -> str:
+    """The chat a tab is at. Raises NotFoundError where none has begun."""
+    if place.session_id is None:
+        raise NotFoundError("There is no chat here yet. Send a message to begin one.")
+    return place.session_id
+
+
+def told(event: gr.EventData, key: str) -> str:
+    """What a script of the page sent along with an event; empty where it sent none."""
+    value = event._data.get(key) if isinstance(event._data, dict) else None
+    return value if isinstance(value, str) else ""
