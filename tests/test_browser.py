@@ -458,3 +458,17 @@ def test_the_page_fits_wide_and_narrow(browser: Browser, site: Site, width: int,
         page.screenshot(path=SCREENSHOTS / f"page-{width}-{theme}.png")
     finally:
         context.close()
+
+
+def test_a_turkish_browser_is_led_to_the_turkish_page_and_back_to_its_chat(browser: Browser, site: Site) -> None:
+    session = site.service.create_session(title="Merhaba", sampling=Sampling(max_new_tokens=8))
+    context = browser.new_context(locale="tr-TR")
+    page = context.new_page()
+    page.goto(site.address(session.id))
+    expect(page).to_have_url(f"{site.url}tr/?session={session.id}")
+    expect(page.get_by_role("heading", name="Merhaba")).to_be_visible()
+    page.get_by_role("textbox", name="İleti").fill("Selam")
+    button(page, "Gönder").click()
+    expect(button(page, "Yeniden üret")).to_be_visible()
+    expect(page.get_by_role("region", name="Önbellek")).to_contain_text("hesaplandı")
+    context.close()

@@ -86,7 +86,7 @@ class PageServer:
         """Raises OSError when the port is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
-        config = uvicorn.Config(build_app(service), log_level="warning", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(build_app(service), log_level="warning")
         self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="chatcache-page", daemon=True
@@ -102,7 +102,7 @@ class PageServer:
 
     def close(self) -> None:
         """End all connections and let the port go."""
-        self._server.should_exit = True
+        self._server.should_exit = self._server.force_exit = True  # a tab that follows a chat would never end by itself
         self._thread.join(STOP_TIMEOUT_S)
         self._socket.close()
 

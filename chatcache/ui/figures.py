@@ -9,6 +9,7 @@ class Figures:
     THOUSANDS = ","
     POINT = "."
     TOKENS_PER_S = "tokens/s"
+    SECONDS = "s"
     MINUTES = "min"
 
     def number(self, value: float, digits: int = 0) -> str:
@@ -27,8 +28,8 @@ class Figures:
         if value < 1:
             return f"{value * 1000:.0f} ms"
         if value < 60:
-            return f"{self.number(value, 1)} s"
-        return f"{int(value) // 60} {self.MINUTES} {int(value) % 60} s"
+            return f"{self.number(value, 1)} {self.SECONDS}"
+        return f"{int(value) // 60} {self.MINUTES} {int(value) % 60} {self.SECONDS}"
 
     def speed(self, tokens_per_s: float) -> str:
         """`12.7 tokens/s`."""

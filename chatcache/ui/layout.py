@@ -66,8 +66,13 @@ def lay_out(texts: Texts) -> Page:
                 title = gr.HTML("", js_on_load=None, elem_id="title", apply_default_css=False)
                 with gr.Row(visible=False, elem_id="session-tools") as session_tools:
                     rename, pin, delete, export = (
-                        gr.Button(name, size="sm", min_width=0, elem_classes=["tool", name.lower().replace(" ", "-")])
-                        for name in (texts.RENAME, texts.PIN, texts.DELETE, texts.EXPORT)
+                        gr.Button(name, size="sm", min_width=0, elem_classes=["tool", icon])
+                        for icon, name in (
+                            ("rename", texts.RENAME),
+                            ("pin", texts.PIN),
+                            ("delete", texts.DELETE),
+                            ("export", texts.EXPORT),
+                        )
                     )
             with gr.Row(visible=False, elem_id="rename-row") as rename_row:
                 new_title = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)

@@ -184,14 +184,16 @@ class Texts(Figures):
 
     def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:
         """`sources`: where the reused tokens were, and how many of them."""
-        names = [(self.SOURCES.get(source, source), num_tokens) for source, num_tokens in sources]
-        parts = ", ".join(f"{self.number(num_tokens)} {name}" for name, num_tokens in names)
-        origin = f" {names[0][0]}" if len(names) == 1 else f" ({parts})" if names else ""
         return (
             f"{self.percent(num_reused, num_total)} % of what the model needed was already there: "
-            f"{self.number(num_reused)} of {self.tokens(num_total)} reused{origin}, "
+            f"{self.number(num_reused)} of {self.tokens(num_total)} reused{self._origin(sources)}, "
             f"{self.number(num_computed)} computed."
         )
+
+    def _origin(self, sources: Sequence[tuple[str, int]]) -> str:
+        names = [(self.SOURCES.get(source, source), num_tokens) for source, num_tokens in sources]
+        parts = ", ".join(f"{self.number(num_tokens)} {name}" for name, num_tokens in names)
+        return f" {names[0][0]}" if len(names) == 1 else f" ({parts})" if names else ""
 
     def first_turn(self, num_tokens: int) -> str:
         return f"The first turn of a chat: all {self.tokens(num_tokens)} were computed, once."

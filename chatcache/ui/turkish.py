@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from chatcache.events import Phase, StatusEvent
+from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.texts import Texts
+from storage.transfer import ImportOutcome
 
 
 class Turkish(Texts):
@@ -11,6 +17,198 @@ class Turkish(Texts):
     LANGUAGE = "tr"
     THOUSANDS = "."
     POINT = ","
+    TOKENS_PER_S = "token/sn"
+    SECONDS = "sn"
+    MINUTES = "dk"
+
+    SKIP_TO_MESSAGE = "İleti kutusuna geç"
+
+    MESSAGE = "İleti"
+    MESSAGE_PLACEHOLDER = "Bir ileti yazın"
+    SEND = "Gönder"
+    STOP = "Durdur"
+    REGENERATE = "Yeniden üret"
+    ROLL_BACK = "Bir tur geri"
+    CONTINUE = "Sürdür"
+    PREVIOUS_REPLY = "Önceki yanıt"
+    NEXT_REPLY = "Sonraki yanıt"
+    PREVIOUS_VERSION = "Önceki sürüm"
+    NEXT_VERSION = "Sonraki sürüm"
+    PREVIOUS_QUESTION = "İletinizin önceki sürümü"
+    NEXT_QUESTION = "İletinizin sonraki sürümü"
+    COPY = "Kopyala"
+    COPY_CODE = "Kodu kopyala"
+    UNDO = "Geri al"
+    DISMISS = "Kapat"
+
+    NEW_CHAT = "Yeni sohbet"
+    SEARCH_CHATS = "Sohbetlerde ara"
+    CHATS = "Sohbetler"
+    RENAME = "Yeniden adlandır"
+    PIN = "Sabitle"
+    UNPIN = "Sabitlemeyi kaldır"
+    DELETE = "Sil"
+    EXPORT = "Dışa aktar"
+    IMPORT = "İçe aktar"
+    TITLE = "Başlık"
+    SAVE_TITLE = "Başlığı kaydet"
+    CANCEL = "Vazgeç"
+    UNTITLED = "Adsız sohbet"
+    PINNED = "sabitlenmiş"
+
+    CONVERSATION = "Konuşma"
+    YOU = "Siz"
+    MODEL = "Model"
+    THINKING = "Düşünüyor"
+    THOUGHTS = "Düşünceler"
+    SHOW_EARLIER = "Önceki iletileri göster"
+    LEFT_OUT = "Bağlam doldu: model bu çizginin üstünde kalanları artık okumuyor."
+    EMPTY_REPLY = "Yanıtta metin yok."
+
+    WELCOME = "Ne hakkında konuşmak istersiniz?"
+    WELCOME_DETAIL = "Bu makinede çalışır ve okuduğu her şey saklanır: her turda yalnızca yeni olan hesaplanır."
+
+    NO_CHATS = "Başlattığınız sohbetler burada görünür."
+    MORE_CHATS = "Daha eski sohbetler arama ile bulunur."
+
+    CACHE = "Önbellek"
+    CACHE_EMPTY = "Bu sohbet için henüz önbelleğe alınmış bir şey yok. İlk ileti önbelleği doldurur."
+    CACHE_IDLE = "Henüz anlatılacak bir yanıt yok."
+    LAST_TURN = "Biten son tur"
+    CACHE_ON_DISK = "Bu sohbetin önbelleği diskte; sonraki tur onu getirir ve yalnızca yeni olanı hesaplar."
+    CACHE_NOWHERE = "Bu sohbetin önbelleği ne bellekte ne de diskte; sonraki tur sohbeti bir kez daha okur."
+    SHOW_DETAILS = "Ayrıntılar"
+    REUSED = "yeniden kullanıldı"
+    COMPUTED = "hesaplandı"
+
+    STALE_PAGE = "Bu sohbet başka bir pencerede ilerledi. Hiçbir şey değiştirilmedi; bakıp yeniden deneyin."
+    UNKNOWN_SESSION = (
+        "Bu adreste bir sohbet yok. Hiçbir şey kaybolmadı: sohbetleriniz listede. İşte yeni bir başlangıç."
+    )
+    EMPTY_MESSAGE = "Gönderilecek bir şey yok. Önce bir ileti yazın."
+    OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache'e yeniden ulaşılınca bu sayfa sürer."
+    NOTHING_TO_STOP = "Yanıt zaten bitmişti."
+    ROLLED_BACK = "Bir tur geri gidildi. Metni kutuda; hiçbir şey atılmadı."
+    UNEXPECTED = "chatcache'te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
+
+    PROMPT_SUGGESTIONS = (
+        "Anahtar/değer önbelleğinin ne olduğunu üç cümleyle açıkla.",
+        "Deniz üzerine kısa bir şiir yaz.",
+        "Yağmurlu bir pazar günü için bana üç fikir ver.",
+    )
+
+    FINISHED: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.LENGTH: "İzin verilen en uzun yanıtta bitti. Sürdür ile devam eder.",
+        FinishReason.CANCELLED: "Durduruldu. Sürdür ile buradan devam eder.",
+        FinishReason.CONTEXT_FULL: "Bağlam doldu; her şey saklandı. Bir tur geri gidin, yeni bir sohbet başlatın ya da "
+        "bu sohbetin en eski turlarını dışarıda bırakmasına izin verin (Ayarlar).",
+        FinishReason.INTERRUPTED: "Kesildi. Yazılanlar saklandı; Sürdür ile buradan devam eder.",
+        FinishReason.ERROR: "Yanıt bir hata yüzünden kesildi. Yazılanlar saklandı; Yeniden üret ile tekrar denenir.",
+    }
+
+    SOURCES: ClassVar[Mapping[str, str]] = {
+        "live": "bellekten",
+        "disk": "diskten",
+        "prefix": "ortak bir başlangıçtan",
+    }
+
+    TTFT = "İlk token süresi"
+    RESTORED_IN = "Diskten getirme süresi"
+    SPEED = "Hız"
+    WRITTEN = "Bu turda yazılan"
+    KIND = "Tür"
+    IN_MEMORY = "Bellekte"
+    ON_DISK = "Diskte"
+    ALL_CACHES = "Tüm önbellekler"
+    CONTEXT = "Bağlam"
+    MODEL_NAME = "Model"
+    NOTHING = "yok"
+
+    def no_match(self, query: str) -> str:
+        return f"“{query}” ile eşleşen sohbet yok."
+
+    def alternative(self, number: int, total: int) -> str:
+        return f"{number} / {total}"
+
+    def deleted(self, title: str) -> str:
+        return f"“{title or self.UNTITLED}” çöp kutusunda."
+
+    def imported(self, title: str, outcome: ImportOutcome) -> str:
+        name = f"“{title or self.UNTITLED}”"
+        match outcome:
+            case ImportOutcome.ADDED:
+                return f"{name} içe aktarıldı."
+            case ImportOutcome.REPLACED:
+                return f"{name} içe aktarıldı; önceki sohbet çöp kutusunda."
+            case ImportOutcome.SKIPPED:
+                return f"{name} zaten burada; hiçbir şey değişmedi."
+
+    def status(self, event: StatusEvent) -> str:
+        progress = f" ({self.number(event.done)} / {self.tokens(event.total)})" if event.total else ""
+        match event.phase:
+            case Phase.QUEUED:
+                return "Sırasını bekliyor…"
+            case Phase.RESTORING:
+                return f"Önbellek getiriliyor{progress}…"
+            case Phase.PREFILL:
+                return f"Okunuyor{progress}…"
+            case Phase.DECODE:
+                return ""
+
+    def miss(self, reason: MissReason, index: int | None, *, num_reused: int, num_computed: int) -> str:
+        start = f" ({self.number(index)}. tokenden başlayarak)" if index else ""
+        match reason:
+            case MissReason.TEMPLATE:
+                return f"Modelin şablonu önceki metni değiştirdi, bu yüzden yeniden hesaplandı{start}."
+            case MissReason.NO_CACHE if num_reused:
+                return (
+                    f"Bu sohbetin önbelleği bellekte değildi; son {self.tokens(num_computed)} henüz "
+                    "saklanmamıştı ve hesaplanması gerekti."
+                )
+            case MissReason.NO_CACHE:
+                return "Bu sohbetin bellekte önbelleği yoktu, bu yüzden her şey bir kez daha okundu."
+            case MissReason.HISTORY:
+                return f"Konuşma önbellektekinden farklı{start}; kalanı hesaplandı."
+            case MissReason.SMALLER_FORM:
+                return f"Yeniden yer var, bu yüzden önbellek tam duyarlıkta yeniden yapıldı{start}."
+            case MissReason.CACHE_KIND:
+                return f"Bu sohbetin önbelleği artık başka bir biçimde tutuluyor, bu yüzden yeniden yapıldı{start}."
+            case MissReason.CONTEXT:
+                return f"Sohbet modelin belleğini aştı, en eski turlar dışarıda bırakıldı; kalanı hesaplandı{start}."
+            case MissReason.NOT_CROPPABLE:
+                return f"Bu modelin durumu kısaltılamaz, bu yüzden yeniden hesaplandı{start}."
+
+    def tokens(self, num_tokens: int) -> str:
+        return f"{self.number(num_tokens)} token"
+
+    def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
+        return (
+            f"{self.tokens(num_tokens)} {self.seconds(restore_s)} içinde diskten geri yüklendi; "
+            f"{self.number(num_computed)} hesaplandı."
+        )
+
+    def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:
+        return (
+            f"Modelin gereksindiklerinin %{self.percent(num_reused, num_total)} kadarı zaten vardı: "
+            f"{self.tokens(num_total)} içinden {self.number(num_reused)} yeniden kullanıldı"
+            f"{self._origin(sources)}, {self.number(num_computed)} hesaplandı."
+        )
+
+    def first_turn(self, num_tokens: int) -> str:
+        return f"Sohbetin ilk turu: {self.tokens(num_tokens)} bir kez hesaplandı."
+
+    def all_computed(self, num_tokens: int) -> str:
+        return f"{self.tokens(num_tokens)} hesaplandı."
+
+    def recomputed(self, num_tokens: int) -> str:
+        return f"{self.tokens(num_tokens)} bir onarımdan sonra yeniden hesaplandı."
+
+    def budget_use(self, num_bytes: int, budget_bytes: int, num_chats: int) -> str:
+        chats = f", {self.number(num_chats)} sohbette" if num_chats > 1 else ""
+        return f"{self.size(num_bytes)} / {self.size(budget_bytes)}{chats}"
+
+    def context_use(self, num_used: int, num_max: int) -> str:
+        return f"{self.number(num_used)} / {self.tokens(num_max)}" if num_used else f"en çok {self.tokens(num_max)}"
 
 
 TURKISH = Turkish()
