@@ -27,6 +27,7 @@ from chatcache.loader import LoadedModel
 from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
+from chatcache.writer_pace import WriterPace
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_format import FileKind
@@ -62,10 +63,16 @@ class Persistence:
     """Joins `SessionCache` and `SegmentStore`. What takes a cache belongs to the model thread, the rest to any."""
 
     def __init__(
-        self, store: SegmentStore, loaded: LoadedModel, kind: str, make_cache: Callable[[str], SessionCache]
+        self,
+        store: SegmentStore,
+        loaded: LoadedModel,
+        kind: str,
+        make_cache: Callable[[str], SessionCache],
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`kind` is the one that most chats have. Forwards one token, to learn what a token takes: on the model thread,
-        like what takes a cache of another kind for the first time."""
+        """`kind` is the one that most chats have; while `is_busy`, turns run and writing takes its time. Forwards one
+        token, to learn what a token takes: on the model thread, like what takes a cache of another kind for the first
+        time."""
         self._store = store
         self._loaded = loaded
         self._kind = kind
@@ -78,6 +85,8 @@ class Persistence:
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
         self._pending = PendingSaves()
+        # Where turns compute more than is written at leisure, it is written as fast as it can be.
+        self._pace = WriterPace(lambda: is_busy() and self._pending.num_bytes < MAX_PENDING_BYTES // 2)
         self._holds: Counter[_Key] = Counter()
         self._problems: OrderedDict[_Key, _Problem] = OrderedDict()
         self._num_wanted_tokens = self._num_restored_tokens = 0
@@ -220,15 +229,18 @@ class Persistence:
             for key in list(self._problems):
                 if key.owner == owner and session_id in (None, key.session_id):
                     del self._problems[key]
-        return self._writer.submit(self._store.release, owner, session_id).result()
+        with self._pace.hurried():
+            return self._writer.submit(self._store.release, owner, session_id).result()
 
     def flush(self) -> None:
         """Wait until everything handed to `save` so far is written."""
-        self._writer.submit(lambda: None).result()
+        with self._pace.hurried():
+            self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
         """Write what is pending, end the threads. Nothing may be saved or restored afterwards."""
-        self._writer.shutdown(wait=True)
+        with self._pace.hurried():
+            self._writer.shutdown(wait=True)
         self._readers.shutdown(wait=True, cancel_futures=True)
 
     # ------------------------------------------------------------ writer thread
@@ -252,7 +264,7 @@ class Persistence:
         prefix = self._store.lookup(namespace, pending.ids)
         if prefix.num_tokens < pending.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
-        segments = codec.segments(pending.tokens, prefix.num_tokens, pending.cuts)
+        segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.cuts))
         refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:
             end = part.start + part.num_tokens

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+
+import torch
 
 from chatcache.cache.attention import use_grouped_attention
 from chatcache.cache.kinds import (
@@ -69,30 +72,8 @@ class Runtime:
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         self.forms = _forms(config, loaded)
         kind = self.forms.default.kind
-        budget = Budget(_budget_bytes(config, loaded))
         with translated_store_errors():
             self.segments = SegmentStore(database, config.disk_quota_bytes)
-        self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
-        make_cache = partial(make_session_cache, loaded.model)
-        self.persistence = self.scheduler.call(lambda: Persistence(self.segments, loaded, kind, make_cache))
-        sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
-        room = Room(budget, sizes, lambda cache, kind: convert_session_cache(cache, loaded.model, kind))
-        self.pool = SessionPool(make_cache, self.forms.default, self.persistence, room)
-        self.changes = ChangeBoard()
-        self.runner = TurnRunner(
-            store=self.store,
-            scheduler=self.scheduler,
-            make_run=self._make_run,
-            on_stored=lambda session: self.changes.publish(session.id, session.version),
-        )
-        self.starter = TurnStarter(
-            self.store,
-            loaded,
-            self.prompts,
-            self.runner,
-            self.forms,
-            most_live_tokens=lambda form: room.most_tokens(form, loaded.max_context_tokens),
-        )
         self.model_info = ModelInfo(
             name=loaded.name,
             digest=loaded.digest,
@@ -108,6 +89,35 @@ class Runtime:
         )
         self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
         self._locks_lock = threading.Lock()
+        self.changes = ChangeBoard()
+        with contextlib.ExitStack() as on_error:
+            self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
+            on_error.callback(self.scheduler.close)
+            make_cache = partial(make_session_cache, loaded.model)
+            self.persistence = self.scheduler.call(
+                lambda: Persistence(self.segments, loaded, kind, make_cache, lambda: self.scheduler.is_busy)
+            )
+            on_error.callback(self.persistence.close)
+            sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
+            room = Room(
+                _budget(config, loaded), sizes, lambda cache, kind: convert_session_cache(cache, loaded.model, kind)
+            )
+            self.pool = SessionPool(make_cache, self.forms.default, self.persistence, room)
+            self.runner = TurnRunner(
+                store=self.store,
+                scheduler=self.scheduler,
+                make_run=self._make_run,
+                on_stored=lambda session: self.changes.publish(session.id, session.version),
+            )
+            self.starter = TurnStarter(
+                self.store,
+                loaded,
+                self.prompts,
+                self.runner,
+                self.forms,
+                most_live_tokens=lambda form: room.most_tokens(form, loaded.max_context_tokens),
+            )
+            on_error.pop_all()
 
     @classmethod
     def open(cls, config: ServiceConfig, progress: Progress) -> Runtime:
@@ -173,11 +183,14 @@ def _forms(config: ServiceConfig, loaded: LoadedModel) -> CacheForms:
     return CacheForms(CacheForm(kind, smaller), possible)
 
 
-def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:
-    """What all live caches together may take: as configured, else what is free now, less a reserve."""
+def _budget(config: ServiceConfig, loaded: LoadedModel) -> Budget:
+    """What all live caches together may take: as configured, else what is free now, less a reserve. What offloaded ones
+    take of RAM stays within what is free there."""
+    device = loaded.model.device
+    host_bytes = sys.maxsize if device.type == "cpu" else measure_usable_memory(torch.device("cpu")).usable_bytes
     if config.memory_budget_bytes is not None:
-        return config.memory_budget_bytes
-    memory = measure_usable_memory(loaded.model.device)
+        return Budget(config.memory_budget_bytes, host_bytes)
+    memory = measure_usable_memory(device)
     logger.info(
         "Memory for live caches: %s (%s free on %s, less a reserve of %s%s)",
         format_size(memory.usable_bytes),
@@ -186,7 +199,7 @@ def _budget_bytes(config: ServiceConfig, loaded: LoadedModel) -> int:
         format_size(memory.reserve_bytes),
         f"; limited by {memory.limited_by}" if memory.limited_by else "",
     )
-    return memory.usable_bytes
+    return Budget(memory.usable_bytes, host_bytes)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,11 @@ class Scheduler:
     def is_closed(self) -> bool:
         return self._closed
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs run or wait to run."""
+        return bool(self._running or self._waiting)
+
     def submit(self, job: Job) -> None:
         """Queue a job. Raises RuntimeError after `close`."""
         with self._changed:

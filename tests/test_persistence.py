@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from chatcache import persistence as persistence_module
+from chatcache import writer_pace
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.fingerprint import fingerprint
@@ -38,13 +39,14 @@ class Bench:
     loaded: LoadedModel
     data_dir: Path
     quota_bytes: int = 2**40
+    is_busy: Callable[[], bool] = lambda: False
     store: SegmentStore = field(init=False)
     persistence: Persistence = field(init=False)
 
     def __post_init__(self) -> None:
         self.database = Database.open(self.data_dir)
         self.store = SegmentStore(self.database, self.quota_bytes)
-        self.persistence = Persistence(self.store, self.loaded, "dynamic", self.empty)
+        self.persistence = Persistence(self.store, self.loaded, "dynamic", self.empty, self.is_busy)
 
     def empty(self, kind: str = "dynamic") -> SessionCache:
         return make_session_cache(self.loaded.model, kind)
@@ -245,6 +247,40 @@ def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(
     assert bench.persistence.pending_bytes == 0
 
 
+def test_while_turns_run_the_writer_takes_its_time_and_whoever_waits_for_it_does_not(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_pace, "SHARE", 1e-6)
+    bench = Bench(tiny_llama, tmp_path, is_busy=lambda: True)
+    session, cache = bench.session(), bench.filled(A)
+    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    time.sleep(0.2)
+    assert len(SegmentFolder(tmp_path).sizes()) < 3
+    bench.check_is_stored(A)
+    bench.persistence.save(ME, session, bench.filled(B), cuts=(100, 200))
+    bench.persistence.release(ME)
+    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.close()
+    with Database.open(tmp_path) as database:
+        assert len(SegmentFolder(tmp_path).sizes()) == SegmentStore(database, 2**40).report(ME).num_segments == 3
+
+
+def test_copies_that_take_much_memory_are_written_at_once(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_pace, "SHARE", 1e-6)
+    bench = Bench(tiny_llama, tmp_path, is_busy=lambda: True)
+    cache = bench.filled(A)
+    monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", cache.export(0, len(A)).num_bytes * 3 // 2)
+    bench.persistence.save(ME, bench.session(), cache, cuts=(100, 200))
+    for _ in range(100):
+        if not bench.persistence.pending_bytes:
+            break
+        time.sleep(0.1)
+    assert bench.persistence.pending_bytes == 0
+    bench.close()
+
+
 def test_closing_writes_what_waits(tiny_llama: LoadedModel, tmp_path: Path, gate: Gate) -> None:
     bench = Bench(tiny_llama, tmp_path)
     bench.persistence.save(ME, bench.session(), bench.filled(A))
@@ -327,7 +363,7 @@ def test_sessions_that_were_seen_leave_nothing_behind_in_memory(
     bench.persistence.flush()
     state = vars(bench.persistence)
     sizes = {name: len(value) for name, value in state.items() if hasattr(value, "__len__")}
-    assert sizes == {"_pending": 0, "_holds": 0, "_problems": 5, "_namespaces": 1, "_fingerprint": 9, "_kind": 7}
+    assert sizes == {"_pending": 0, "_holds": 0, "_problems": 5, "_namespaces": 1, "_codecs": 1, "_kind": 7}
     assert num_of(TokenRange) == ranges_before
     assert not bench.store._room.open_sessions
     bench.close()
@@ -380,7 +416,9 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
     cache = bench.filled(A)
     bench.persistence.save(ME, session, cache, cuts=(100, 200))
     bench.persistence.flush()
-    part = bench.store.lookup(bench.persistence._namespace(ME), A).parts[1]
+    codec = bench.persistence._codecs["dynamic"]
+    assert codec is not None
+    part = bench.store.lookup(bench.persistence._namespace(ME, "dynamic", codec), A).parts[1]
     (path,) = (tmp_path / "segments").glob(f"{part.key}*")
     path.write_bytes(path.read_bytes()[:-1])
     restored = bench.restored(session, A)
