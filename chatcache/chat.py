@@ -17,12 +17,15 @@ from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
 from chatcache.events import Reply
 from chatcache.imported_chat import admit
-from chatcache.reports import CacheReport, ModelInfo, Rollback, StorageReport
+from chatcache.memory.outlook import MemoryOutlook, look_ahead
+from chatcache.memory.planner import PlanRequest
+from chatcache.reports import CacheReport, LiveChat, ModelInfo, Rollback, StorageReport
 from chatcache.runtime import Progress, Runtime, translated_store_errors
 from chatcache.stats import Sampling, TurnStats, checked_sampling
 from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, title_from
 from chatcache.turn import Turn
 from chatcache.turn_starter import template_vars_of
+from chatcache.verification import Verification
 from storage.errors import RowNotFoundError, StoreError
 from storage.records import ChatSession, Message, Role
 from storage.transfer import ImportReport, export_json, export_markdown, import_chat, read_json
@@ -363,7 +366,29 @@ class ChatService:
             reserved_bytes=reserved_bytes,
             max_context_tokens=runtime.model_info.max_context_tokens,
             problem=form.problem or runtime.persistence.problem(self._owner, session_id, form.kind),
+            chats=tuple(LiveChat(c.session_id, c.kind, c.num_tokens, c.num_bytes) for c in reversed(mine)),
         )
+
+    def memory_plan(
+        self, context_tokens: int | None = None, num_sessions: int = 1, kind: str | None = None
+    ) -> MemoryOutlook:
+        """What `num_sessions` chats of `context_tokens` tokens (default: all that the model supports) would take in
+        every cache kind, what fits, and what would help `kind` (default: the service's).
+
+        The memory it is held against is the budget of live caches, and what the weights take beside it. Raises
+        InvalidInputError for counts below 1 and unknown kinds, UnsupportedOptionError for a model whose cache cannot be
+        planned.
+        """
+        info = self._runtime.model_info
+        most = info.max_context_tokens
+        shape = self._runtime.model_shape
+        request = PlanRequest(
+            most if context_tokens is None else _whole("context_tokens", context_tokens),
+            _whole("num_sessions", num_sessions),
+            shape.weight_bytes + self._runtime.pool.budget.limit_bytes,
+            device_type=info.device.partition(":")[0],
+        )
+        return look_ahead(shape, request, kind or info.cache_kind, most)
 
     def storage_report(self) -> StorageReport:
         """What this owner's chats take on disk."""
@@ -418,6 +443,10 @@ class ChatService:
         num_bytes = sum(self.drop_cache(cache.session_id) for cache in live if cache.owner == self._owner)
         with translated_store_errors():
             return num_bytes + runtime.persistence.release(self._owner)
+
+    def verify_caches(self) -> Verification:
+        """Read and check all that is stored of this owner's caches, in the background, or join the check that runs."""
+        return self._runtime.verify(self._owner)
 
     # ---------------------------------------------------------------- private
 

@@ -31,10 +31,21 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveChat:
+    """What one chat's live cache takes."""
+
+    session_id: str
+    kind: str
+    num_tokens: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CacheReport:
     """A session's live cache (zeros where there is none) beside all live caches of its owner.
 
-    `budget_bytes` is what the live caches of all owners together may take, `reserved_bytes` what they have reserved.
+    `chats` are those of the owner that have one, the last used first. `budget_bytes` is what the live caches of all
+    owners together may take, `reserved_bytes` what they have reserved.
     `problem`: why the cache is not stored on disk to its end, as a sentence.
     """
 
@@ -48,6 +59,7 @@ class CacheReport:
     reserved_bytes: int
     max_context_tokens: int
     problem: str | None
+    chats: tuple[LiveChat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

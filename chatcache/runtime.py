@@ -7,12 +7,13 @@ person may do with them is `chat.py`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
@@ -36,6 +37,8 @@ from chatcache.memory.budget import Budget
 from chatcache.memory.byte_sizes import format_size
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.ladder import smaller_kinds
+from chatcache.memory.model_shape import ModelShape
+from chatcache.memory.rehearsal import rehearse
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
@@ -46,6 +49,7 @@ from chatcache.shared_decode import feed_together
 from chatcache.turn import Turn
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
+from chatcache.verification import Verification
 from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -87,6 +91,7 @@ class Runtime:
             supports_thinking_switch=self.prompts.supports_thinking_switch,
             notices=loaded.notices,
         )
+        self._verifications: dict[str, Verification] = {}  # by owner, the last of each
         self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
         self._locks_lock = threading.Lock()
         self.changes = ChangeBoard()
@@ -130,6 +135,30 @@ class Runtime:
             database.close()
             raise
 
+    @cached_property
+    def model_shape(self) -> ModelShape:
+        """The loaded model's sizes, learnt when first asked for: on the model thread, which waits a moment for it.
+
+        Weights in another form than in full are not to be quantized again. Raises UnsupportedOptionError where its
+        cache cannot be planned.
+        """
+        model = self.loaded.model
+        shape = self.scheduler.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
+        return dataclasses.replace(
+            shape,
+            max_context_tokens=self.loaded.max_context_tokens,
+            num_quantizable_parameters=shape.num_quantizable_parameters if self.loaded.weights == "full" else 0,
+        )
+
+    def verify(self, owner: str) -> Verification:
+        """The check of the owner's stored caches that runs, or a new one."""
+        with self._locks_lock:
+            running = self._verifications.get(owner)
+            if running is None or running.done:
+                running = Verification(partial(self.segments.verify, owner))
+                self._verifications[owner] = running
+            return running
+
     def session_lock(self, session_id: str) -> _SessionLock:
         """The lock under which a session is changed; re-entrant."""
         with self._locks_lock:
@@ -143,6 +172,8 @@ class Runtime:
             self.scheduler.call(self.pool.save_all)
         self.scheduler.close()
         self.persistence.close()
+        for verification in self._verifications.values():
+            verification.stop()
         self.database.close()
 
     def _feed_together(self, jobs: Sequence[Job]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session as DbSession
 
 from storage.database import Database
@@ -22,7 +23,7 @@ from storage.segment_index import (
     remove_untrue_segments,
 )
 from storage.segment_keys import segment_key
-from storage.segment_models import SegmentRow
+from storage.segment_models import NamespaceRow, SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +84,41 @@ def check_file(
     return tensors
 
 
-def verify_files(database: Database, folder: SegmentFolder) -> VerifyReport:
-    """Read every file and compare. Changes nothing; what a running server removes meanwhile is no damage."""
+def verify_files(
+    database: Database,
+    folder: SegmentFolder,
+    owner: str | None = None,
+    progress: Callable[[int, int], None] = lambda _num_checked, _num_files: None,
+) -> VerifyReport:
+    """Read every file, or those of one owner, and compare. Changes nothing; what a running server removes meanwhile is
+    no damage.
+
+    `progress` is told before each file, and at the end, how many of all are checked; what it raises ends the check.
+    Orphans are nobody's: none are told where an owner is named.
+    """
     with database.read() as db:
-        indexed = find_files(db)
+        indexed = find_files(db, *(() if owner is None else (_belongs_to(owner),)))
     damage = []
-    for file in indexed:
+    for num_checked, file in enumerate(indexed):
+        progress(num_checked, len(indexed))
         try:
             check_file(folder, file, layout=None)
         except (SegmentDamagedError, OSError) as error:
             if _is_indexed(database, file):
                 damage.append(Damage(folder.name(file.key, file.kind), str(error)))
+    progress(len(indexed), len(indexed))
     known = {folder.name(file.key, file.kind) for file in indexed}
+    strangers = set(folder.sizes()) - known if owner is None else set()
     return VerifyReport(
         num_files=len(indexed),
         num_bytes=sum(file.written.num_bytes for file in indexed),
         damage=tuple(damage),
-        orphans=tuple(sorted(set(folder.sizes()) - known)),
+        orphans=tuple(sorted(strangers)),
     )
+
+
+def _belongs_to(owner: str) -> ColumnElement[bool]:
+    return SegmentRow.namespace_id.in_(select(NamespaceRow.id).where(NamespaceRow.owner == owner))
 
 
 def _is_indexed(database: Database, file: IndexedFile) -> bool:

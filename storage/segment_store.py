@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedErro
 from storage.eviction import unreachable
 from storage.models import pack_token_ids
 from storage.segment_chain import StoredPrefix, choose_prefix
-from storage.segment_check import SweepReport, check_file, sweep_files
+from storage.segment_check import SweepReport, VerifyReport, check_file, sweep_files, verify_files
 from storage.segment_files import SegmentFolder, WrittenFile
 from storage.segment_format import FORMAT, FileKind, SegmentHeader, StoredTensor, TensorLayout, encode_segment
 from storage.segment_index import (
@@ -231,6 +231,10 @@ class SegmentStore:
             report = sweep_files(self._database, self._folder)
             self._room.recount()
             return report
+
+    def verify(self, owner: str, progress: Callable[[int, int], None]) -> VerifyReport:
+        """Read and check all that is stored for the owner's sessions; see `segment_check.verify_files`."""
+        return verify_files(self._database, self._folder, owner, progress)
 
     def report(self, owner: str) -> SegmentReport:
         """What is stored for the owner's sessions."""

@@ -50,7 +50,9 @@ def weight_bytes_in(shape: ModelShape, form: str) -> int:
     return shape.weight_bytes - int(shape.num_quantizable_parameters * max(saved_bits, 0) / 8)
 
 
-def _quantize_weights(plan: MemoryPlan, chosen: KindPlan, memory: int) -> Advice:
+def _quantize_weights(plan: MemoryPlan, chosen: KindPlan, memory: int) -> Advice | None:
+    if not plan.shape.num_quantizable_parameters:
+        return None
     saved = {form: plan.shape.weight_bytes - weight_bytes_in(plan.shape, form) for form in WEIGHT_BITS}
     form = next((f for f in WEIGHT_BITS if chosen.total_bytes - saved[f] <= memory), "int4")
     total = chosen.total_bytes - saved[form]
@@ -82,7 +84,7 @@ def _quantize_cache(plan: MemoryPlan) -> Advice | None:
 def _all_together(plan: MemoryPlan, kind: str, memory: int) -> Advice | None:
     """Only when neither step is enough alone: smallest weights and smallest cache, and the context they leave."""
     kinds = [p for p in (plan.of(kind), *map(plan.of, QUANTIZED_CACHES)) if p.refusal is None]
-    if any(p.fits for p in kinds):
+    if any(p.fits for p in kinds) or not plan.shape.num_quantizable_parameters:
         return None
     shape = dataclasses.replace(plan.shape, weight_bytes=weight_bytes_in(plan.shape, "int4"))
     best = min(kinds, key=lambda p: p.total_bytes, default=None)

@@ -6,7 +6,7 @@ The workspace of a forward is an estimate from above, by the formula at `workspa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatcache.cache.kinds import KINDS, ModelFacts, codec_of, installed_packages, table_of_kinds
@@ -107,10 +107,9 @@ class MemoryPlan:
 
 def plan_memory(shape: ModelShape, request: PlanRequest) -> MemoryPlan:
     """The bill for `request` in every cache kind."""
-    chunk_tokens = request.prefill_chunk_tokens or shape.chunk_tokens.get(request.device_type, request.context_tokens)
     facts = ModelFacts(shape.layer_types, request.device_type, installed_packages())
-    kinds = tuple(_plan_kind(shape, request, chunk_tokens, fit.kind, fit.refusal) for fit in table_of_kinds(facts))
-    return MemoryPlan(shape, request, chunk_tokens, kinds)
+    kinds = tuple(_plan_kind(shape, request, fit.kind, fit.refusal) for fit in table_of_kinds(facts))
+    return MemoryPlan(shape, request, chunk_tokens_of(shape, request), kinds)
 
 
 def plan_cache(shape: ModelShape, kind: str, num_tokens: int) -> CachePlan:
@@ -150,6 +149,17 @@ def reserved_layer_bytes(layer: LayerShape, kind: str, num_tokens: int) -> int:
     return tokens + layer.state_bytes * (1 + NUM_KEPT_STATES)
 
 
+def total_bytes(shape: ModelShape, request: PlanRequest, kind: str, num_tokens: int) -> int:
+    """The whole bill with sessions of `num_tokens` tokens instead of those of `request`."""
+    caches = plan_cache(shape, kind, num_tokens).reserved_bytes * request.num_sessions
+    return shape.weight_bytes + caches + workspace_bytes(shape, kind, num_tokens, chunk_tokens_of(shape, request))
+
+
+def chunk_tokens_of(shape: ModelShape, request: PlanRequest) -> int:
+    """How many prompt tokens are read at a time."""
+    return request.prefill_chunk_tokens or shape.chunk_tokens.get(request.device_type, request.context_tokens)
+
+
 def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens: int) -> int:
     """What one forward needs beside weights and cache, from above; turns are stepped one at a time.
 
@@ -185,24 +195,20 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     return stream + max(mlp, attention, scan) + mask + growth + unpacked + logits
 
 
-def _plan_kind(shape: ModelShape, request: PlanRequest, chunk_tokens: int, kind: str, refusal: str | None) -> KindPlan:
-    def total_bytes(num_tokens: int) -> int:
-        caches = plan_cache(shape, kind, num_tokens).reserved_bytes * request.num_sessions
-        return shape.weight_bytes + caches + workspace_bytes(shape, kind, num_tokens, chunk_tokens)
-
-    total = total_bytes(request.context_tokens)
+def _plan_kind(shape: ModelShape, request: PlanRequest, kind: str, refusal: str | None) -> KindPlan:
+    total = total_bytes(shape, request, kind, request.context_tokens)
     fits = None if request.memory_bytes is None else refusal is None and total <= request.memory_bytes
     return KindPlan(
         cache=plan_cache(shape, kind, request.context_tokens),
-        workspace_bytes=workspace_bytes(shape, kind, request.context_tokens, chunk_tokens),
+        workspace_bytes=workspace_bytes(shape, kind, request.context_tokens, chunk_tokens_of(shape, request)),
         total_bytes=total,
         fits=fits,
-        max_context_tokens=_max_context(shape, request, total_bytes),
+        max_context_tokens=_max_context(shape, request, kind),
         refusal=refusal,
     )
 
 
-def _max_context(shape: ModelShape, request: PlanRequest, total_bytes: Callable[[int], int]) -> int | None:
+def _max_context(shape: ModelShape, request: PlanRequest, kind: str) -> int | None:
     """By bisection: the total never falls when the context grows."""
     if request.memory_bytes is None:
         return shape.max_context_tokens
@@ -210,7 +216,7 @@ def _max_context(shape: ModelShape, request: PlanRequest, total_bytes: Callable[
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if total_bytes(middle) <= request.memory_bytes:
+        if total_bytes(shape, request, kind, middle) <= request.memory_bytes:
             low = middle
         else:
             high = middle - 1

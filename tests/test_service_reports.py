@@ -1,0 +1,104 @@
+"""What the service tells of memory and disk: each chat's caches, the plan, and the check of what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from services import GREEDY, open_service, runtime_of
+
+from chatcache.chat import ChatService
+from chatcache.errors import InvalidInputError
+from chatcache.loader import LoadedModel
+from chatcache.memory.planner import plan_cache, plan_memory
+from chatcache.memory.rehearsal import rehearse
+from storage.segment_files import FOLDER_NAME
+
+
+@pytest.fixture
+def service(tiny_llama: LoadedModel, tmp_path: Path) -> Iterator[ChatService]:
+    with open_service(tiny_llama, tmp_path, memory_budget_bytes=8 * 2**20) as service:
+        yield service
+
+
+def chat(service: ChatService, text: str = "The quick brown fox.") -> str:
+    session = service.create_session(sampling=GREEDY)
+    service.send(session.id, text).result(30)
+    return session.id
+
+
+def stored(service: ChatService) -> None:
+    """Wait until what was handed to the writer is on disk."""
+    runtime_of(service).persistence.flush()
+
+
+def test_the_report_names_each_chat_of_the_owner_and_no_one_elses(service: ChatService) -> None:
+    first, second = chat(service), chat(service, "Numbers such as 333.")
+    chat(service.for_owner("other"))
+    report = service.cache_report(first)
+    assert [c.session_id for c in report.chats] == [second, first]
+    mine = report.chats[1]
+    assert (mine.kind, mine.num_tokens, mine.num_bytes) == (report.kind, report.num_tokens, report.num_bytes)
+    assert sum(c.num_bytes for c in report.chats) == report.total_bytes < report.reserved_bytes
+
+
+def test_the_plan_is_the_planners_own(service: ChatService, tiny_llama: LoadedModel) -> None:
+    outlook = service.memory_plan(1000, num_sessions=3)
+    shape = rehearse(tiny_llama.model.config, tiny_llama.model.dtype, "tiny-llama")
+    assert outlook.plan == plan_memory(shape, outlook.plan.request)
+    assert outlook.plan.of("dynamic").cache == plan_cache(shape, "dynamic", 1000)
+    assert outlook.plan.request.memory_bytes == shape.weight_bytes + 8 * 2**20
+    assert outlook.kind == service.model_info.cache_kind
+    assert {curve.kind for curve in outlook.curves} == {k.cache.kind for k in outlook.plan.kinds if k.refusal is None}
+    for curve in outlook.curves:
+        sizes = [point.total_bytes for point in curve.points]
+        assert sizes == sorted(sizes)
+        assert curve.points[-1].context_tokens == 2048
+    end = next(c for c in service.memory_plan().curves if c.kind == "dynamic").points[-1]
+    assert end.total_bytes == service.memory_plan().plan.of("dynamic").total_bytes
+
+
+def test_what_does_not_fit_is_told_with_what_helps(service: ChatService) -> None:
+    outlook = service.memory_plan(2048, num_sessions=100)
+    assert not outlook.plan.of("dynamic").fits
+    assert outlook.advice
+    assert not service.memory_plan(100).advice
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"context_tokens": 0}, {"num_sessions": 0}, {"context_tokens": 1.5}, {"kind": "x"}]
+)
+def test_a_plan_for_nothing_is_refused(service: ChatService, arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError):
+        service.memory_plan(**arguments)  # type: ignore[arg-type]
+
+
+def test_whole_files_are_found_whole_and_a_changed_one_is_named(service: ChatService, tmp_path: Path) -> None:
+    chat(service)
+    stored(service)
+    check = service.verify_caches()
+    report = check.result(30)
+    assert report.num_files > 0
+    assert report.num_bytes == service.storage_report().cache.num_bytes
+    assert (report.damage, report.orphans) == ((), ())
+    assert check.progress.num_checked == check.progress.num_files == report.num_files
+    file = next((tmp_path / FOLDER_NAME).glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    (damage,) = service.verify_caches().result(30).damage
+    assert file.name in damage.reason
+
+
+def test_a_check_reads_only_what_is_the_owners(service: ChatService) -> None:
+    chat(service)
+    stored(service)
+    assert service.for_owner("other").verify_caches().result(30).num_files == 0
+
+
+def test_a_check_that_runs_is_joined_and_ends_with_the_service(service: ChatService) -> None:
+    chat(service)
+    stored(service)
+    first = service.verify_caches()
+    assert service.verify_caches() is first or first.done
+    service.close()
+    assert first.done
