@@ -22,6 +22,7 @@ from chatcache.ui.actions import file_name
 from chatcache.ui.cache_panel import describe, render_cache_panel
 from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list, render_title
 from chatcache.ui.follow import Watch, tail
+from chatcache.ui.formulas import render_formula
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
@@ -44,12 +45,18 @@ HOSTILE = [
     "&lt;script&gt; &#60;img src=x&#62;",
     "`<b onclick=alert(1)>`",
     "<https://x.example/'onclick=alert(1)>",
+    r"$\href{javascript:alert(1)}{x} \style{background:url(//elsewhere.example)}{x} \text{<script>alert(1)</script>}$",
+    "$$\n</math><img src=x onerror=alert(1)>\n$$",
+    r"\(\color{red;background:url(//elsewhere.example)}{x} \class{onclick=alert(1)}{\unicode{60}}\)",
+    "```python\n'''<img src=x onerror=alert(1)>\n</span><script>\n```",
 ]
 OUR_TAGS = frozenset(
     re.findall(
         r"\w+",
         "p br strong em s a code pre div span ul ol li blockquote h1 h2 h3 h4 h5 h6 hr table thead tbody tr th td "
-        "button article footer details summary",
+        "button article footer details summary "
+        "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd "
+        "mstyle mpadded mphantom menclose",
     )
 )
 
@@ -147,7 +154,8 @@ def test_an_image_is_a_link_that_nothing_fetches() -> None:
 
 def test_code_keeps_its_text_and_can_be_copied() -> None:
     markup = render_markdown("```python\nif a < b:\n    print('<&>')\n```", texts)
-    assert "if a &lt; b:\n    print(&#x27;&lt;&amp;&gt;&#x27;)\n" in markup
+    assert "if a < b:\n    print('<&>')\n" in Elements(markup).text
+    assert '<span class="hl-k">if</span>' in markup
     assert ">python<" in markup
     assert actions_of(markup) == ["copy-code"]
 
@@ -158,12 +166,55 @@ def test_tables_lists_and_line_breaks_are_rendered() -> None:
     assert "<br" in render_markdown("one\ntwo", texts)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["$a_1^2$", r"\(a_1^2\)", "$$a_1^2$$", r"\[a_1^2\]", "Before\n$$\na_1^2\n$$\nafter", "- item\n  $$\n  a_1^2\n  $$"],
+)
+def test_formulas_are_drawn_by_the_browser_itself(text: str) -> None:
+    markup = render_markdown(text, texts)
+    assert "<msubsup><mi>a</mi><mn>1</mn><mn>2</mn></msubsup>" in markup
+    assert not re.search(r"[$\\]", Elements(markup).text)
+
+
+@pytest.mark.parametrize(
+    "text", ["It costs $5, not $10.", "a $ b $ c", "US$5 and US$6", "`$a$`", r"\$a\$", "$$ is money"]
+)
+def test_money_is_no_formula(text: str) -> None:
+    assert "<math" not in render_markdown(text, texts)
+    assert "formula" not in render_markdown(text, texts)
+
+
+@pytest.mark.parametrize("source", [r"\frac{", "a_{" * 900, "x" * 5000, r"\left( a", ""])
+def test_what_is_no_formula_is_shown_as_it_was_written(source: str) -> None:
+    markup = render_formula(source, is_display=True)
+    assert Elements(markup).text == source
+    assert Elements(markup).tags == {"code"}
+
+
+def test_a_line_of_code_is_coloured_once_it_is_whole_and_never_changes_after_that() -> None:
+    growing = GrowingMarkdown(texts)
+    growing.push("Look:\n\n```python\nif a:\n    ret")
+    assert '<span class="hl-k">if</span>' in "".join(growing.closed)
+    assert growing.open == "    ret"
+    before = list(growing.closed)
+    growing.push("urn b\n```\nDone.")
+    assert growing.closed[: len(before)] == before
+    assert '<span class="hl-k">return</span>' in "".join(growing.closed)
+    assert growing.open == "<p>Done."
+
+
 BLOCKS = [
     "A line with **bold** and `code`.",
     "- one\n- two\n  more",
     "```py\nx = 1\n\ny = 2\n```",
+    "~~~\n```\n~~~",
     "# Title",
     "> quote",
+    "A sum $a_1 + b$ and \\(c\\), for $5 or $6.",
+    "$$\nx\n- y\n= z\n$$",
+    "\\[ x^2 \\]",
+    "\\begin{align}\na &= b \\\\\nc &= d\n\\end{align}",
+    "Text that ends in \\[ a \\]",
 ]
 DOCUMENTS = st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=6).map("\n\n".join)
 

@@ -25,6 +25,8 @@ MAX_UPLOAD_BYTES = 64 * 2**20
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
+STYLE_SHEETS = ("chat", "content")
+
 LANGUAGES = {texts.LANGUAGE: texts for texts in (ENGLISH, TURKISH)}
 """The first one is at `/`, also for a browser that asks for none of them; the others are below their own names."""
 
@@ -58,7 +60,7 @@ def build_app(service: ChatService) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_api_route("/favicon.ico", lambda: FileResponse(ASSETS / "icon.svg"), include_in_schema=False)
     # As `css` Gradio would put its own class before every selector, `body` and `.dark` included.
-    style_sheet = (ASSETS / "chat.css").read_text(encoding="utf-8")
+    style_sheet = "".join((ASSETS / f"{name}.css").read_text(encoding="utf-8") for name in STYLE_SHEETS)
     for language, texts in reversed(LANGUAGES.items()):  # `/` last, for it takes every path that is left
         gr.mount_gradio_app(
             app,
