@@ -1,3 +1,4 @@
+import copy
 import json
 import pickle
 import resource
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType, dequantize, quantize
 from tiny_gguf import write_gguf
 from transformers import (
     BertConfig,
@@ -114,6 +116,31 @@ def test_a_gguf_file_computes_what_the_model_it_was_made_from_computes(
     assert torch.equal(logits(loaded), logits(tiny_llama))
     assert loaded.chat_template == tiny_llama.chat_template
     assert loaded.tokenizer_digest == tiny_llama.tokenizer_digest, "its token ids mean the same"
+
+
+def test_a_gguf_file_with_tensors_of_a_rarer_type_is_loaded(tmp_path: Path, tiny_llama: LoadedModel) -> None:
+    path = tmp_path / "Tiny-Q5_0.gguf"
+    write_gguf(path, tiny_llama.model, tiny_llama.tokenizer, GGMLQuantizationType.Q5_0)
+    loaded = load(path, tmp_path, dtype="float32")
+    rounded = copy.deepcopy(tiny_llama)
+    with torch.no_grad():
+        for weight in (each for each in rounded.model.parameters() if each.ndim == 2):
+            codes = quantize(weight.numpy(), GGMLQuantizationType.Q5_0)
+            weight.copy_(torch.from_numpy(dequantize(codes, GGMLQuantizationType.Q5_0)).to(torch.bfloat16))
+    assert torch.equal(logits(loaded), logits(rounded))
+    assert not torch.equal(logits(loaded), logits(tiny_llama))
+
+
+def test_a_gguf_file_with_tensors_of_an_unknown_type_names_what_to_take_instead(
+    gguf_file: Path, tmp_path: Path
+) -> None:
+    data = bytearray(gguf_file.read_bytes())
+    name = b"token_embd.weight"
+    type_at = data.index(name) + len(name) + 4 + 2 * 8  # behind the number of dimensions and the two of them
+    data[type_at : type_at + 4] = (99).to_bytes(4, "little")
+    gguf_file.write_bytes(data)
+    with pytest.raises(ModelLoadError, match=r"cannot be converted: .*99.* such as Q8_0"):
+        load(gguf_file, tmp_path)
 
 
 def test_a_model_without_a_template_gets_the_plain_one_and_says_so(folder: Path, tmp_path: Path) -> None:

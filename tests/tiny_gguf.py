@@ -28,8 +28,13 @@ _TOP_NAMES = {
 }
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write `model` in float32 and `tokenizer` (byte-level BPE) with its chat template."""
+def write_gguf(
+    path: Path,
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    matrix_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> None:
+    """Write `model`, its matrices as `matrix_type`, and `tokenizer` (byte-level BPE) with its chat template."""
     config = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Tiny")
@@ -59,7 +64,11 @@ def write_gguf(path: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokeniz
     writer.add_chat_template(tokenizer.chat_template)
     for name, tensor in model.state_dict().items():
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        writer.add_tensor(_gguf_name(name), _as_written(tensor, heads))
+        rows = _as_written(tensor, heads)
+        if rows.ndim == 2 and matrix_type is not gguf.GGMLQuantizationType.F32:
+            writer.add_tensor(_gguf_name(name), gguf.quantize(rows, matrix_type), raw_dtype=matrix_type)
+        else:
+            writer.add_tensor(_gguf_name(name), rows)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-from transformers.integrations.gguf.reader import GgufHeader
+from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 from chatcache.checkpoint.file_digests import FileDigests, sha256_of_file
 from chatcache.errors import ModelLoadError, StorageError
@@ -36,7 +36,7 @@ def ensure_converted(
 
     Raises ModelLoadError if the file is no usable GGUF model and StorageError if the folder cannot be written.
     """
-    header = _read_header(gguf_file)
+    dtype = _dtype_of(gguf_file)
     folder = models_dir / f"{name}-{digests.sha256(gguf_file)[:16]}"
     try:
         models_dir.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def ensure_converted(
             if damage is not None:
                 if folder.exists():
                     progress(f"The converted model in {folder} {damage}. It is converted again.")
-                _replace(folder, gguf_file, header.dtype or torch.bfloat16, progress)
+                _replace(folder, gguf_file, dtype, progress)
     except OSError as error:
         raise StorageError(_cannot_write(models_dir, f"{error.strerror or error}.")) from error
     return folder
@@ -71,10 +71,13 @@ def damage_of(folder: Path, digests: FileDigests) -> str | None:
     return None
 
 
-def _read_header(gguf_file: Path) -> GgufHeader:
+def _dtype_of(gguf_file: Path) -> torch.dtype:
+    """What to convert into: the type of the file's weights, bfloat16 where they are quantized.
+
+    Raises ModelLoadError for what is no GGUF file, or not a whole one.
+    """
     try:
-        header = GgufHeader.from_file(str(gguf_file))
-        end = max((header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
+        read_gguf_metadata(str(gguf_file))
     except OSError as error:
         raise ModelLoadError(
             f"{gguf_file} cannot be read: {error.strerror or error}. Make it readable, or choose another model."
@@ -83,10 +86,15 @@ def _read_header(gguf_file: Path) -> GgufHeader:
         raise ModelLoadError(
             f"{gguf_file} is not a GGUF file that can be read: {first_sentence(error)} Download it again."
         ) from error
+    try:
+        header = GgufHeader.from_file(str(gguf_file))
+    except ValueError:  # tensors of a type unknown to this reader (Q5_0, MXFP4); most architectures use another one
+        return torch.bfloat16
+    end = max((header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors), default=0)
     size = gguf_file.stat().st_size
     if size < end:
         raise ModelLoadError(f"{gguf_file} is cut off: {size} of at least {end} bytes are there. Download it again.")
-    return header
+    return header.dtype or torch.bfloat16
 
 
 @contextlib.contextmanager
@@ -136,8 +144,9 @@ def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
             tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
         except Exception as error:  # an unknown architecture, tensor type or tokenizer: each has its own exception
             raise ModelLoadError(
-                f"{gguf_file} cannot be converted: {first_sentence(error)} "
-                "Choose a GGUF of an architecture that transformers supports, or the model's original folder."
+                f"{gguf_file} cannot be converted: {first_sentence(error)} Choose another quantization of this model, "
+                "such as Q8_0, its original folder, or a model of an architecture that transformers supports; if the "
+                "file was perhaps not downloaded to its end, download it again."
             ) from error
         try:
             model.save_pretrained(folder)
