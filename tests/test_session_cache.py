@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.kinds import KINDS, ModelFacts, make_session_cache, resolve_kind, table_of_kinds
+from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.errors import UnsupportedOptionError
 from chatcache.stats import MissReason
@@ -114,6 +115,30 @@ def test_after_a_failure_in_any_layer_repair_gives_the_result_of_a_run_without_i
     for chunk in chunks[2:] if num_kept else chunks:
         logits = feed(name, held, chunk)
     assert torch.equal(logits, feed(name, dynamic(name, *chunks[:2]), chunks[2]))
+
+
+@pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3"])
+def test_a_quantized_cache_is_repaired_too_where_the_failed_forward_quantized_in_some_layers(
+    name: str, kind: str
+) -> None:
+    model, ids = tiny_model(name), random_ids(MAX_TAIL_TOKENS + 30)
+    chunks = [ids[:10], *([token] for token in ids[10:-30]), ids[-30:]]
+    held, whole = (make_session_cache(model, kind) for _ in range(2))
+    for cache in (held, whole):
+        for chunk in chunks[:-1]:
+            feed(name, cache, chunk)
+
+    def fail(*_: object) -> None:
+        raise InjectedError
+
+    with model.model.layers[2].register_forward_hook(fail), pytest.raises(InjectedError):
+        feed(name, held, chunks[-1])
+    settled = [layer.num_settled_tokens for layer in held.cache.layers]
+    assert settled[0] > settled[-1]
+    assert held.repair() == len(ids) - 30
+    held.check()
+    assert torch.equal(feed(name, held, chunks[-1]), feed(name, whole, chunks[-1]))
 
 
 def test_a_failure_in_the_very_first_forward_leaves_an_empty_cache() -> None:
