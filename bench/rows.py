@@ -18,6 +18,7 @@ ROWS: dict[str, Row] = {
     "resume": resume.measure_resume,
     "disk": resume.measure_disk,
     "quality": quality.measure_quality,
+    "caches": quality.measure_cache_kinds,
     "lookup": lookup.measure_lookup,
     "sessions": sessions.measure_sessions,
     "page": page.measure_page,

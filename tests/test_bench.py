@@ -100,7 +100,7 @@ def test_a_row_about_the_disk_measures_all_it_names(name: str, num_lines: int, t
     assert all(line.ours > 0 and line.ratios for line in lines)
 
 
-@pytest.mark.parametrize("name", ["sampling", "turns", "lookup", "sessions", "quality"])
+@pytest.mark.parametrize("name", ["sampling", "turns", "lookup", "sessions", "quality", "caches"])
 def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tiny_bench: Workbench) -> None:
     lines = list(ROWS[name](tiny_bench))
     assert lines
