@@ -14,10 +14,12 @@ SETTING = "cache"
 @dataclass(frozen=True, slots=True)
 class CacheForm:
     """`smaller_kinds`: what the cache may be converted to when memory is short, the one that costs least first; none
-    where a person has chosen the kind. `problem`: why it is not what was asked for, as a sentence."""
+    where a person has chosen the kind. `is_saved`: nothing of a temporary chat's cache is. `problem`: why the kind is
+    not what was asked for, as a sentence."""
 
     kind: str
     smaller_kinds: tuple[str, ...] = ()
+    is_saved: bool = True
     problem: str | None = None
 
 
@@ -28,13 +30,15 @@ class CacheForms:
     default: CacheForm
     kinds: tuple[str, ...]
 
-    def of(self, settings: Mapping[str, Any]) -> CacheForm:
+    def of(self, settings: Mapping[str, Any], *, is_saved: bool = True) -> CacheForm:
         """What a chat with these settings has. A kind that is not allowed (any more: another model may be loaded, or
         the chat may be another machine's) gives the default."""
         kind = settings.get(SETTING)
         if kind is None:
-            return self.default
-        if kind in self.kinds:
-            return CacheForm(kind)
-        sentence = f"The cache kind {kind!s:.40} of this chat cannot be had here; {self.default.kind} is used."
-        return dataclasses.replace(self.default, problem=sentence)
+            form = self.default
+        elif kind in self.kinds:
+            form = CacheForm(kind)
+        else:
+            sentence = f"The cache kind {kind!s:.40} of this chat cannot be had here; {self.default.kind} is used."
+            form = dataclasses.replace(self.default, problem=sentence)
+        return dataclasses.replace(form, is_saved=is_saved)

@@ -19,7 +19,7 @@ from chatcache.events import Reply
 from chatcache.imported_chat import admit
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
-from chatcache.reports import CacheReport, LiveChat, ModelInfo, Rollback, StorageReport
+from chatcache.reports import CacheReport, LiveChat, ModelInfo, Rollback, StorageReport, TurnDetails
 from chatcache.runtime import Progress, Runtime, translated_store_errors
 from chatcache.stats import Sampling, TurnStats, checked_sampling
 from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, title_from
@@ -191,8 +191,13 @@ class ChatService:
         title: str | None = None,
         sampling: Sampling | None = None,
         settings: Mapping[str, Any] | None = None,
+        temporary: bool = False,
     ) -> ChatSession:
-        """A new, empty chat. Without a title it takes one from its first message."""
+        """A new, empty chat. Without a title it takes one from its first message.
+
+        A temporary one is in no list and on no disk, neither its text nor its cache, and is gone when it is deleted or
+        the service closed. Everything else can be done with it.
+        """
         with translated_store_errors():
             return self._store.create_session(
                 self._owner,
@@ -201,7 +206,12 @@ class ChatService:
                 sampling=checked_sampling(sampling).to_json(),
                 settings=self._checked_settings(settings),
                 template_vars=self._runtime.prompts.frozen_template_vars(datetime.now().astimezone()),
+                is_temporary=temporary,
             )
+
+    def is_temporary(self, session_id: str) -> bool:
+        """Whether the chat is kept in memory alone."""
+        return self._store.is_temporary(self.get_session(session_id).id)
 
     def get_session(self, session_id: str) -> ChatSession:
         """The session, deleted or not."""
@@ -238,11 +248,16 @@ class ChatService:
             return self._changed(self._store.update_session(self._owner, session_id, **changes))
 
     def delete(self, session_id: str) -> ChatSession:
-        """Put a chat into the bin. Stops a running turn first and drops the live cache; no word is lost."""
+        """Put a chat into the bin. Stops a running turn first and drops the live cache; no word is lost.
+
+        A temporary chat is removed for good.
+        """
         with self._exclusive(session_id):
             self._runtime.runner.stop_and_wait(session_id)
             session = self._changed(self._store.delete(self._owner, session_id))
         self.drop_cache(session_id)
+        if self._store.is_temporary(session_id):
+            self.purge(session_id)
         return session
 
     def undelete(self, session_id: str) -> ChatSession:
@@ -256,6 +271,11 @@ class ChatService:
             if session.deleted_at is None:
                 raise InvalidInputError("Only a chat in the bin can be removed for good; delete it first.")
             self._store.purge(self._owner, session_id)
+
+    def purge_bin(self) -> int:
+        """Remove every chat in the bin for good. Returns how many there were."""
+        with translated_store_errors():
+            return self._store.purge_bin(self._owner)
 
     def fork(self, message_id: str) -> ChatSession:
         """A new session with copies of the branch down to this message. Raises SessionBusyError while it is written."""
@@ -278,7 +298,8 @@ class ChatService:
             return writers[format](self._store, self._owner, session_id)
 
     def import_(self, data: str | bytes, replace: bool = False) -> ImportReport:
-        """Take in a chat that `export` wrote as JSON. One that is here already is skipped, or replaced if so asked.
+        """Take in a chat that `export` wrote as JSON. One that is here already is skipped, or replaced if so asked; one
+        that is in the bin is taken out of it, as it is there, or replaced.
 
         Raises InvalidInputError, and stores nothing, when the file is not such a chat.
         """
@@ -334,6 +355,21 @@ class ChatService:
             turns = self._store.latest_turns(self._owner, reply_ids)
         return {reply_id: TurnStats.from_json(turn.stats) for reply_id, turn in turns.items() if turn.stats}
 
+    def turn_details(self, reply_ids: Sequence[str]) -> dict[str, TurnDetails]:
+        """How each of these replies was made; replies that no turn made (edited, imported) are left out."""
+        with translated_store_errors():
+            turns = self._store.latest_turns(self._owner, reply_ids)
+        return {
+            reply_id: TurnDetails(
+                sampling=Sampling.from_json({**turn.sampling, "seed": turn.seed}),
+                settings=turn.settings,
+                stats=TurnStats.from_json(turn.stats),
+                started_at=turn.created_at,
+                finished_at=turn.finished_at,
+            )
+            for reply_id, turn in turns.items()
+        }
+
     def wait_for_change(self, session_id: str, since: int, timeout_s: float | None = None) -> int:
         """Wait until the session's version is above `since` or the time is over; returns the version reached."""
         version = self.get_session(session_id).version
@@ -349,7 +385,7 @@ class ChatService:
     def cache_report(self, session_id: str) -> CacheReport:
         """The session's live cache beside all live caches of this owner."""
         runtime = self._runtime
-        form = runtime.forms.of(self.get_session(session_id).settings)
+        form = self._starter.cache_form(self.get_session(session_id))
         caches, reserved_bytes = runtime.scheduler.call(
             lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes)
         )
@@ -414,7 +450,7 @@ class ChatService:
         with self._exclusive(session_id) as session:
             if runtime.runner.active(session_id) is None:
                 fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
-                form = runtime.forms.of(session.settings)
+                form = self._starter.cache_form(session)
                 is_under_way = runtime.scheduler.call(
                     lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form)
                 )

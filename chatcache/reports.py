@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from chatcache.stats import Sampling
+from chatcache.stats import Sampling, TurnStats
 from storage.records import ChatSession, Message
 from storage.segment_report import SegmentReport
 
@@ -75,6 +78,18 @@ class StorageReport:
     database_bytes: int
     cache: SegmentReport
     hit_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetails:
+    """How a reply was made: by its last turn, where it was continued. Every field of `sampling` that was used is set,
+    the seed among them; `settings` are the chat's as they were then. `stats` are all zero while the turn runs."""
+
+    sampling: Sampling
+    settings: Mapping[str, Any]
+    stats: TurnStats
+    started_at: datetime
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

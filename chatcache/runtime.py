@@ -54,6 +54,7 @@ from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.segment_store import SegmentStore
+from storage.temporary_database import TemporaryDatabase
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Runtime:
 
     def __init__(self, database: Database, loaded: LoadedModel, config: ServiceConfig) -> None:
         self.database = database
-        self.store = ChatStore(database)
+        self._temporary = TemporaryDatabase()
+        self.store = ChatStore(database, self._temporary)
         with translated_store_errors():
             num_interrupted = self.store.mark_interrupted()
         if num_interrupted:
@@ -175,6 +177,7 @@ class Runtime:
         for verification in self._verifications.values():
             verification.stop()
         self.database.close()
+        self._temporary.close()
 
     def _feed_together(self, jobs: Sequence[Job]) -> None:
         if self.decode_step is not None:

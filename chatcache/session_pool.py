@@ -156,7 +156,7 @@ class SessionPool:
         if restore is None:
             return acquired
         restore.end()
-        self._end_restore(_Key(owner, session_id))
+        self._settle(_Key(owner, session_id))
         if not restore.num_tokens:
             return dataclasses.replace(acquired, restore=None, problem=restore.problem)
         return dataclasses.replace(
@@ -341,8 +341,10 @@ class SessionPool:
         return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, self._forms[key].kind)
 
     def _is_worth_saving(self, key: _Key) -> bool:
-        """A form that was taken for want of memory is not the one in which the chat will go on."""
-        return self._caches[key].kind == self._forms[key].kind
+        """Nothing of a temporary chat is; and a form that was taken for want of memory is not the one in which the chat
+        will go on."""
+        form = self._forms[key]
+        return form.is_saved and self._caches[key].kind == form.kind
 
     def _reserve_or_spill(self, key: _Key, need: Need, *kept: _Key) -> tuple[bool, Spilled]:
         spilled = self._spill(choose_spills(self.budget, key, need, self._idle(key, *kept)))
@@ -368,7 +370,7 @@ class SessionPool:
         self._forms[key] = form
         own = self._caches.get(key)
         copied, spilled = self._copied_prefix(key, wanted_ids)
-        cache = copied or own or self._make_cache(self._kind_to_begin_with(key, form, wanted_ids))
+        cache = copied or own or self._make_cache(form.kind)
         try:
             alignment = cache.align(wanted_ids)
         except CacheStateError:
@@ -391,8 +393,6 @@ class SessionPool:
         restore, spilled_too = self._restore(
             self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
         )
-        if restore is None:
-            self._end_restore(key)
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
 
     def _change_of_form(self, key: _Key, form: CacheForm, num_tokens: int) -> _FormChange | None:
@@ -406,26 +406,13 @@ class SessionPool:
             need = self._room.need(self._make_cache(form.kind), num_tokens)
             if not self._room.can_fit(key, need, self._idle(key)):
                 return None
-        elif not cache.is_mixed and self._room.can_convert(cache, form.kind):
+        elif (
+            not cache.is_mixed
+            and self._room.can_convert(cache, form.kind)
+            and self.budget.fits(key, self._room.need(cache, cache.num_tokens, form.kind))
+        ):
             return _FormChange.CONVERT
         return _FormChange.REPLACE if is_asked_for else _FormChange.GROW
-
-    def _kind_to_begin_with(self, key: _Key, form: CacheForm, wanted_ids: Sequence[int]) -> str:
-        """The kind of a new cache: the usual one where more of `wanted_ids` is stored in that, and can be converted."""
-        usual = self._form.kind
-        if self._persistence is None or not self._room.can_convert(self._make_cache(usual), form.kind):
-            return form.kind
-        num_usual, num_own = (
-            self._persistence.num_saved(key.owner, key.session_id, wanted_ids[:-1], kind) for kind in (usual, form.kind)
-        )
-        return usual if num_usual > num_own else form.kind
-
-    def _end_restore(self, key: _Key) -> None:
-        """What was restored from the usual kind takes the one that the session is to have."""
-        cache, kind = self._caches[key], self._forms[key].kind
-        if cache.kind != kind and self._room.can_convert(cache, kind):
-            self._room.convert(cache, kind)
-        self._settle(key)
 
     def _take_over(self, key: _Key, form: CacheForm) -> bool:
         """Convert the session's cache; what it holds in its old kind is saved first. False where memory ran out."""
@@ -463,7 +450,7 @@ class SessionPool:
         restore = self._prefetches.pop(key, None)
         if restore is not None:
             restore.end()
-            self._end_restore(key)
+            self._settle(key)
             end = restore.cache.num_tokens
             if restore.num_tokens:
                 self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)

@@ -72,7 +72,7 @@ class TurnStarter:
         last = continued or alternative_of or (branch[-1] if branch else None)
         before = None if last is None else self._store.last_turn(session.owner, last.id)
         inherited = _start_of(before, len(branch))
-        form = self._forms.of(session.settings)
+        form = self.cache_form(session)
         window = ContextWindow.of(self._limit_after(before, form), resolved.max_new_tokens)
         context_start, prompt = self._fitting_prompt(session, messages, inherited, len(prior_ids), window)
         begun = self._store.begin_turn(
@@ -113,6 +113,10 @@ class TurnStarter:
         start = _start_of(self._store.last_turn(session.owner, reply.id), len(messages))
         prompt = self._prompt(session, [self._prompt_message(m) for m in messages[start:]])
         return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
+
+    def cache_form(self, session: ChatSession) -> CacheForm:
+        """How the session's cache is to be held."""
+        return self._forms.of(session.settings, is_saved=not self._store.is_temporary(session.id))
 
     def ids_say(self, reply: Message) -> bool:
         """Whether a reply's ids belong to the loaded model and read exactly as its text."""

@@ -3,7 +3,8 @@
 Every method takes the owner first and sees that owner's rows only: others' are reported as missing. Every method is
 one transaction and may be called from any thread. Texts arrive cleaned. A change of a session, or of anything in it,
 adds one to its `version`. Messages are added and never removed, short of `purge`; every one of them is reached by
-`children` from None downwards.
+`children` from None downwards. Temporary sessions lie in a database of their own: they are found by their ids alone, in
+no list and no count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute
 
 from storage.chat_rows import (
     add_child,
@@ -34,6 +36,7 @@ from storage.chat_rows import (
     touch,
     utc_now,
 )
+from storage.chat_search import match_sessions, terms_of
 from storage.database import Database
 from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
 from storage.message_tree import read_branch, read_last_turn, read_leaf_id
@@ -67,8 +70,11 @@ class SessionChanges(TypedDict, total=False):
 class ChatStore:
     """See the module. Raises RowNotFoundError for unknown ids and others' rows, DatabaseError when the disk fails."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, temporary: Database | None = None) -> None:
+        """`temporary`: where temporary sessions are kept; without it there can be none."""
         self._database = database
+        self._temporary = temporary
+        self._temporary_ids: set[str] = set()
 
     # Sessions
 
@@ -81,6 +87,7 @@ class ChatStore:
         sampling: Mapping[str, Any],
         settings: Mapping[str, Any],
         template_vars: Mapping[str, Any],
+        is_temporary: bool = False,
     ) -> ChatSession:
         """A new session without messages."""
         now = utc_now()
@@ -100,13 +107,17 @@ class ChatStore:
             origin_id=None,
             version=1,
         )
-        with self._database.write() as db:
+        with self._note_new(session.id, is_temporary=is_temporary).write() as db:
             insert_tree(db, SessionTree(session, (), ()))
         return session
 
+    def is_temporary(self, session_id: str) -> bool:
+        """Whether there is such a session, anybody's, that is gone when the store is closed."""
+        return is_id(session_id) and session_id in self._temporary_ids
+
     def get_session(self, owner: str, session_id: str) -> ChatSession:
         """The session, also when it is in the bin (`deleted_at`)."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             return find_session(db, owner, session_id).to_record()
 
     def sessions(
@@ -114,16 +125,15 @@ class ChatStore:
     ) -> tuple[ChatSession, ...]:
         """A page of the owner's sessions (or of the bin), pinned ones first, then the most recently changed.
 
-        `query` is looked for in titles and in the texts of all messages, whatever their branch, without case.
+        With a `query` (see `chat_search`), those that have it, in their titles first, then the most recently changed.
         """
         in_bin = SessionRow.deleted_at.is_not(None) if deleted else SessionRow.deleted_at.is_(None)
         statement = select(SessionRow).where(SessionRow.owner == owner, in_bin)
-        if query:
-            in_text = select(MessageRow.seq).where(
-                MessageRow.session_id == SessionRow.id, MessageRow.text.icontains(query, autoescape=True)
-            )
-            statement = statement.where(or_(SessionRow.title.icontains(query, autoescape=True), in_text.exists()))
-        newest_first = (SessionRow.pinned.desc(), SessionRow.updated_at.desc(), SessionRow.id)
+        first: ColumnElement[bool] = SessionRow.pinned.expression
+        if terms := terms_of(query or ""):
+            match = match_sessions(owner, terms, has_text_index=self._database.has_text_index)
+            statement, first = statement.where(match.found), match.in_title
+        newest_first = (first.desc(), SessionRow.updated_at.desc(), SessionRow.id.desc())
         with self._database.read() as db:
             rows = db.scalars(statement.order_by(*newest_first).limit(limit).offset(offset))
             return tuple(row.to_record() for row in rows)
@@ -142,10 +152,17 @@ class ChatStore:
 
     def purge(self, owner: str, session_id: str) -> None:
         """Remove a session that is in the bin, with all that is in it. Raises InvalidRecordError if it is not there."""
-        with self._database.write() as db:
+        with self._of_session(session_id).write() as db:
             if find_session(db, owner, session_id).deleted_at is None:
                 raise InvalidRecordError("Only a session in the bin can be removed for good: delete it first.")
             remove_session(db, session_id)
+        self._temporary_ids.discard(session_id)
+
+    def purge_bin(self, owner: str) -> int:
+        """Remove all that is in the owner's bin, at once. Returns how many sessions that were."""
+        in_bin = (SessionRow.owner == owner, SessionRow.deleted_at.is_not(None))
+        with self._database.write() as db:
+            return len(db.scalars(delete(SessionRow).where(*in_bin).returning(SessionRow.id)).all())
 
     def counts(self, owner: str) -> StoreCounts:
         """How many sessions and messages the owner has, the bin included."""
@@ -160,7 +177,7 @@ class ChatStore:
 
     def branch(self, owner: str, session_id: str, leaf_id: str | None = None) -> tuple[Message, ...]:
         """The messages from the root to `leaf_id` (default: the tip; empty without one)."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             session = find_session(db, owner, session_id)
             if leaf_id is not None:
                 find_message(db, owner, leaf_id, session_id)
@@ -174,7 +191,7 @@ class ChatStore:
 
         What is above them is not read: it takes as long in a chat of a thousand messages as in a short one.
         """
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             leaf_id = find_session(db, owner, session_id).tip_id
             if before_id is not None:
                 leaf_id = find_message(db, owner, before_id, session_id).parent_id
@@ -182,25 +199,25 @@ class ChatStore:
 
     def branch_length(self, owner: str, session_id: str) -> int:
         """How many messages the current branch has."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             tip_id = find_session(db, owner, session_id).tip_id
             position = db.scalar(select(MessageRow.position).where(MessageRow.id == tip_id)) if tip_id else None
             return 0 if position is None else position + 1
 
     def get_message(self, owner: str, message_id: str) -> Message:
-        with self._database.read() as db:
+        with self._of_message(message_id).read() as db:
             find_message(db, owner, message_id)
             return read_message(db, message_id)
 
     def alternatives(self, owner: str, message_id: str) -> tuple[Message, ...]:
         """The message and its siblings, oldest first."""
-        with self._database.read() as db:
+        with self._of_message(message_id).read() as db:
             row = find_message(db, owner, message_id)
             return read_children(db, row.session_id, row.parent_id)
 
     def children(self, owner: str, session_id: str, parent_id: str | None) -> tuple[Message, ...]:
         """The messages under `parent_id`, oldest first; under None, the session's first messages."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             find_session(db, owner, session_id)
             if parent_id is not None:
                 find_message(db, owner, parent_id, session_id)
@@ -208,7 +225,7 @@ class ChatStore:
 
     def leaf_of(self, owner: str, message_id: str) -> Message:
         """The reply at the end of the branch last viewed through this message."""
-        with self._database.read() as db:
+        with self._of_message(message_id).read() as db:
             row = find_message(db, owner, message_id)
             leaf = read_message(db, read_leaf_id(db, row.session_id, message_id))
             if leaf.role is not Role.ASSISTANT:
@@ -217,7 +234,7 @@ class ChatStore:
 
     def tree(self, owner: str, session_id: str) -> SessionTree:
         """The whole session, as of one moment."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             return read_tree(db, find_session(db, owner, session_id))
 
     # The tree, written
@@ -246,7 +263,7 @@ class ChatStore:
         InvalidRecordError where roles would not alternate, where the message above is still being written, where the
         continued reply has a child, and where `request_id` has been used in this session.
         """
-        with self._database.write() as db:
+        with self._of_session(session_id).write() as db:
             session = find_session(db, owner, session_id)
             if expected_tip is not None and expected_tip.id != session.tip_id:
                 raise StaleVersionError(f"Session {session_id} moved on: its tip is not {expected_tip.id} any more.")
@@ -296,7 +313,7 @@ class ChatStore:
         self, owner: str, reply_id: str, *, text: str, reasoning: str | None, token_ids: Sequence[int] | None
     ) -> None:
         """Save what there is of a reply so far. Raises InvalidRecordError if it is not being written."""
-        with self._database.write() as db:
+        with self._of_message(reply_id).write() as db:
             row = find_message(db, owner, reply_id)
             if row.status != MessageStatus.GENERATING:
                 raise InvalidRecordError(f"Reply {reply_id} is not being written.")
@@ -313,7 +330,7 @@ class ChatStore:
         stats: Mapping[str, Any],
     ) -> tuple[Message, ChatSession]:
         """Complete the turn's reply and store what the turn cost. Raises InvalidRecordError the second time."""
-        with self._database.write() as db:
+        with self._of_turn(turn_id).write() as db:
             turn = db.scalar(select(TurnRow).where(TurnRow.id == turn_id, TurnRow.owner == owner))
             if turn is None:
                 raise RowNotFoundError(f"There is no turn {turn_id}.")
@@ -332,7 +349,7 @@ class ChatStore:
         The way down to the tip becomes the one last viewed. What lies below the tip stays selected there, so that
         `leaf_of(tip_id)` finds what a rollback left behind.
         """
-        with self._database.write() as db:
+        with self._of_session(session_id).write() as db:
             session = find_session(db, owner, session_id)
             if tip_id is not None and find_message(db, owner, tip_id, session_id).role != Role.ASSISTANT:
                 raise InvalidRecordError("A session can end at a reply only.")
@@ -343,7 +360,7 @@ class ChatStore:
         self, owner: str, message_id: str, *, text: str, token_ids: Sequence[int] | None, tokenizer_digest: str
     ) -> tuple[Message, ChatSession]:
         """A reply written by hand beside the reply `message_id`. It becomes the tip; the old one is kept."""
-        with self._database.write() as db:
+        with self._of_message(message_id).write() as db:
             original = find_message(db, owner, message_id)
             if original.role != Role.ASSISTANT or original.parent_id is None:
                 raise InvalidRecordError("Only a reply can be given an alternative without a model.")
@@ -368,7 +385,8 @@ class ChatStore:
         Copies have new ids and name their originals in `origin_id`. Turns are copied too, so that what replies cost
         stays visible.
         """
-        with self._database.write() as db:
+        database = self._of_message(message_id)
+        with database.write() as db:
             row = find_message(db, owner, message_id)
             tip_id = row.id if row.role == Role.ASSISTANT else row.parent_id
             branch = read_branch(db, row.session_id, tip_id) if tip_id else ()
@@ -386,13 +404,14 @@ class ChatStore:
                 version=1,
             )
             insert_tree(db, dataclasses.replace(copy, session=session))
-            return session
+        self._note_new(session.id, is_temporary=database is self._temporary)
+        return session
 
     # Turns
 
     def turns(self, owner: str, reply_id: str) -> tuple[TurnRecord, ...]:
         """The turns that wrote this reply, oldest first."""
-        with self._database.read() as db:
+        with self._of_message(reply_id).read() as db:
             row = find_message(db, owner, reply_id)
             return read_turns(db, row.session_id, TurnRow.reply_id == reply_id)
 
@@ -405,20 +424,23 @@ class ChatStore:
             .where(MessageRow.owner == owner, MessageRow.id.in_(list(filter(is_id, reply_ids))))
             .group_by(MessageRow.id)
         )
-        with self._database.read() as db:
-            rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
-            return {row.reply_id: row.to_record() for row in rows}
+        found: dict[str, TurnRecord] = {}
+        for database in (self._database, *([self._temporary] if self._temporary and self._temporary_ids else [])):
+            with database.read() as db:
+                rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
+                found |= {row.reply_id: row.to_record() for row in rows}
+        return found
 
     def last_turn(self, owner: str, message_id: str) -> TurnRecord | None:
         """The turn that last wrote this message, or else the nearest reply above it that a turn wrote."""
-        with self._database.read() as db:
+        with self._of_message(message_id).read() as db:
             row = find_message(db, owner, message_id)
             turn = read_last_turn(db, row.session_id, message_id)
             return None if turn is None else turn.to_record()
 
     def find_turn_by_request(self, owner: str, session_id: str, request_id: str) -> TurnRecord | None:
         """The turn that this request began, if it did."""
-        with self._database.read() as db:
+        with self._of_session(session_id).read() as db:
             turn = find_turn_by_request(db, owner, session_id, request_id)
             return None if turn is None else turn.to_record()
 
@@ -443,7 +465,8 @@ class ChatStore:
     # Whole sessions
 
     def insert_tree(self, owner: str, tree: SessionTree) -> ChatSession | None:
-        """Store an imported session as the owner's. None, and nothing stored, if the owner has it already.
+        """Store an imported session as the owner's. None, and nothing stored, if the owner has it already, perhaps in
+        the bin.
 
         Ids that are taken by anything else, other owners' chats included, are replaced by new ones.
         """
@@ -451,7 +474,7 @@ class ChatStore:
             existing = db.get(SessionRow, tree.session.id)
             if existing is not None and existing.owner == owner:
                 return None
-            return insert_tree_as(db, owner, tree)
+            return insert_tree_as(db, owner, self._beside_temporary(tree))
 
     def replace_tree(self, owner: str, tree: SessionTree) -> tuple[ChatSession, bool]:
         """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids.
@@ -467,10 +490,41 @@ class ChatStore:
                 db.expunge(existing)
                 remove_session(db, existing.id)
                 insert_tree(db, dataclasses.replace(kept, session=in_bin))
-            return insert_tree_as(db, owner, tree), is_there
+            return insert_tree_as(db, owner, self._beside_temporary(tree)), is_there
+
+    # Where a session lies
+
+    def _note_new(self, session_id: str, *, is_temporary: bool) -> Database:
+        if not is_temporary:
+            return self._database
+        if self._temporary is None:
+            raise InvalidRecordError("This store keeps no temporary sessions.")
+        self._temporary_ids.add(session_id)
+        return self._temporary
+
+    def _of_session(self, session_id: str) -> Database:
+        return self._temporary if self._temporary and self.is_temporary(session_id) else self._database
+
+    def _of_message(self, message_id: str) -> Database:
+        return self._with(MessageRow.id, message_id)
+
+    def _of_turn(self, turn_id: str) -> Database:
+        return self._with(TurnRow.id, turn_id)
+
+    def _with(self, column: InstrumentedAttribute[str], row_id: str) -> Database:
+        """Which database has the row; the lasting one where none has."""
+        if self._temporary is None or not self._temporary_ids or not is_id(row_id):
+            return self._database
+        with self._temporary.read() as db:
+            is_there = db.scalar(select(column).where(column == row_id)) is not None
+        return self._temporary if is_there else self._database
+
+    def _beside_temporary(self, tree: SessionTree) -> SessionTree:
+        """An export of a temporary session is another session when it is imported: an id means one of them."""
+        return with_new_ids(tree, new_id) if self.is_temporary(tree.session.id) else tree
 
     def _change(self, owner: str, session_id: str, values: Mapping[str, Any]) -> ChatSession:
-        with self._database.write() as db:
+        with self._of_session(session_id).write() as db:
             session = find_session(db, owner, session_id)
             for name, value in values.items():
                 setattr(session, name, value)

@@ -1,7 +1,7 @@
 """The database in a data directory: engine, migrations, transactions.
 
-Knows SQLite's settings. Does not know what the tables mean. What is specific to SQLite stands in this module alone, so
-that another engine needs another `open` and nothing else.
+Knows SQLite's settings. Does not know what the tables mean. What is specific to SQLite stands in this module and in
+`text_index` alone, so that another engine needs another `open` and nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session as DbSession
 
 from storage.data_dir import ensure_private_file, lock_data_dir, unusable
 from storage.errors import DatabaseError, DataDirError, DiskFullError
+from storage.text_index import ensure_text_index
 
 DATABASE_NAME = "chats.db"
 BUSY_TIMEOUT_S = 30.0
@@ -46,6 +47,8 @@ class Database:
         # SQLite's own busy handler polls; a lock of ours hands over at once between the threads of this process.
         self._write_lock = threading.Lock()
         self._is_closed = False
+        self.has_text_index = False
+        """Whether messages can be looked up by what they say; see `text_index`."""
         self.on_full: Callable[[], None] | None = None
         """Called when something could not be written for lack of space, so that what can be spared is removed."""
 
@@ -66,6 +69,8 @@ class Database:
                 engine = _make_engine(path)
                 on_error.callback(engine.dispose)
                 _migrate(engine, path)
+                with engine.execution_options(begin_immediate=True).begin() as connection:
+                    has_text_index = ensure_text_index(connection)
             except OSError as error:
                 raise unusable(data_dir, error) from error
             except DBAPIError as error:
@@ -74,7 +79,9 @@ class Database:
                     "Put a copy of it in its place, or choose another folder with --data-dir."
                 ) from error
             on_error.pop_all()
-        return cls(data_dir, engine, lock)
+        database = cls(data_dir, engine, lock)
+        database.has_text_index = has_text_index
+        return database
 
     @classmethod
     def open_to_read(cls, data_dir: Path) -> Database:
@@ -152,6 +159,12 @@ def _make_engine(path: Path, *, reads_only: bool = False) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=8, max_overflow=-1
     )
+    configure(engine, "journal_mode=WAL", "synchronous=FULL", f"query_only={reads_only:d}")
+    return engine
+
+
+def configure(engine: Engine, *pragmas: str) -> None:
+    """Have the engine's connections work as this module means them to, with `pragmas` besides."""
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: Any) -> None:
@@ -161,18 +174,14 @@ def _make_engine(path: Path, *, reads_only: bool = False) -> Engine:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         # SQLite's own knows ASCII only, and searches ignore case by it.
         connection.create_function("lower", 1, _lower, deterministic=True)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute(f"PRAGMA query_only={reads_only:d}")
+        for pragma in ("foreign_keys=ON", *pragmas):
+            connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # A transaction that starts as a reader cannot wait for its turn to write, it fails: say at once what it is.
         immediate = connection.get_execution_options().get("begin_immediate", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-    return engine
 
 
 def _lower(value: Any) -> Any:

@@ -132,7 +132,7 @@ class SessionRow(Base):
     """`tip_id` names a message without a foreign key: the tables would need each other to be created."""
 
     __tablename__ = "sessions"
-    __table_args__ = (Index(None, "owner", "pinned", "updated_at"),)
+    __table_args__ = (Index(None, "owner", "deleted_at", "pinned", "updated_at", "id"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     owner: Mapped[str] = mapped_column(Text)

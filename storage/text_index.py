@@ -1,8 +1,8 @@
 """SQLite's own full text index of messages: which messages contain a term, wherever it stands and in any script.
 
 It is derived from the table `messages` and can be made anew at any time; triggers keep it right, so whoever writes
-messages need not know it. It knows three letters at a time (FTS5's `trigram`), so that a word is found while it is typed,
-inside other words, and in scripts that write no spaces. A reply enters it when it is no longer being written.
+messages need not know it. It knows three letters at a time (FTS5's `trigram`), so that a word is found while it is
+typed, inside other words, and in scripts that write no spaces. A reply enters it when it is no longer being written.
 
 SQLite can be compiled without it, and other databases have none: then there is no index, and searching reads the texts.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from sqlalchemy import Connection, Select, column, select, table, text
+from sqlalchemy import ColumnClause, Connection, Select, column, select, table, text
 
 TABLE = "message_texts"
 FEWEST_CHARACTERS = 3
@@ -76,8 +76,5 @@ def rows_with(term: str) -> Select[int]:
     """The `seq` of every message whose text contains `term`, of all owners, without case. For terms of
     `FEWEST_CHARACTERS` or more."""
     phrase = '"' + term.replace('"', '""') + '"'
-    return (
-        select(column("rowid"))
-        .select_from(table(TABLE))
-        .where(text(f"{TABLE} MATCH :phrase").bindparams(phrase=phrase))
-    )
+    rowid: ColumnClause[int] = column("rowid")
+    return select(rowid).select_from(table(TABLE)).where(column(TABLE).op("MATCH")(phrase))

@@ -26,6 +26,8 @@ class ImportOutcome(StrEnum):
     ADDED = "added"
     SKIPPED = "skipped"
     """The owner has this chat already; nothing was changed."""
+    RESTORED = "restored"
+    """The owner had this chat in the bin; it is out of it, as it was."""
     REPLACED = "replaced"
     """The chat that was there is in the bin."""
 
@@ -78,17 +80,19 @@ def read_json(data: str | bytes, owner: str, *, clean: Callable[[str], str]) -> 
 def import_chat(store: ChatStore, owner: str, chat: ImportedChat, *, replace: bool = False) -> ImportReport:
     """Store what `read_json` read.
 
-    A chat with the same id that the owner has already is kept and the file skipped, or, with `replace`, put into the
-    bin. Ids that are anybody else's are replaced by new ones.
+    A chat with the same id that the owner has already is kept, out of the bin if it was there, and the file skipped;
+    or, with `replace`, put into the bin. Ids that are anybody else's are replaced by new ones.
     """
     tree = chat.tree
     if replace:
         session, replaced = store.replace_tree(owner, tree)
         outcome = ImportOutcome.REPLACED if replaced else ImportOutcome.ADDED
+    elif (inserted := store.insert_tree(owner, tree)) is not None:
+        session, outcome = inserted, ImportOutcome.ADDED
     else:
-        inserted = store.insert_tree(owner, tree)
-        outcome = ImportOutcome.SKIPPED if inserted is None else ImportOutcome.ADDED
-        session = inserted or store.get_session(owner, tree.session.id)
+        session, outcome = store.get_session(owner, tree.session.id), ImportOutcome.SKIPPED
+        if session.deleted_at is not None:
+            session, outcome = store.undelete(owner, session.id), ImportOutcome.RESTORED
     return ImportReport(session, outcome, len(tree.messages), chat.notes)
 
 

@@ -1,5 +1,6 @@
 """A cache kind that a person sets for one chat: when it begins to count, what it costs, and what stays as it was."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from services import GREEDY, counted_forwards, open_service, runtime_of
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
+from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
 from storage.records import ChatSession
 
 TIMEOUT_S = 60
 INT8 = {"cache": "quantized-int8"}
+BLOCK_BYTES = 256 * 2 * 2 * 2 * 16 * 4
+"""What 256 tokens take in `tiny_llama`: two layers, keys and values, two heads of 16 float32."""
 
 
 @pytest.fixture
@@ -121,26 +125,30 @@ def test_a_chat_of_its_own_kind_from_the_start_is_restored_after_a_restart(
         assert (stats.reuse[0].source, stats.miss_reason) == ("disk", None)
 
 
-def test_what_a_chat_had_stored_before_its_kind_was_set_is_still_used(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+def test_a_chat_that_was_converted_is_computed_once_after_a_restart_and_stored_from_then_on(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session()
-        exact = send(service, session, "Hello")
+        send(service, session, "Hello")
         service.update_session(session.id, settings=INT8)
-    for text in ("Go on", "And?"):
-        with open_service(tiny_llama, tmp_path) as service:
-            if text == "And?":
-                assert service.prefetch(session.id) == held_after(exact)
-                assert service.cache_report(session.id).kind == "quantized-int8"
-            stats = send(service, session, text).stats
-        assert (stats.cache_kind, stats.num_cached_tokens) == ("quantized-int8", held_after(exact))
-        assert stats.reuse[0].source == "disk"
-
-
-def test_a_kind_that_was_set_does_not_get_smaller_for_want_of_memory(tiny_llama: LoadedModel, tmp_path: Path) -> None:
-    long = Sampling(temperature=0.0, max_new_tokens=1200)
+        send(service, session, "Go on")
     with open_service(tiny_llama, tmp_path) as service:
-        budget = runtime_of(service).pool._room.need(runtime_of(service).pool._make_cache("dynamic"), 512).num_bytes
-    with open_service(tiny_llama, tmp_path, memory_budget_bytes=2 * budget) as service:
+        third = send(service, session, "And?")
+        assert (third.stats.cache_kind, third.stats.num_cached_tokens) == ("quantized-int8", 0)
+        assert third.stats.miss_reason is MissReason.NO_CACHE
+    with open_service(tiny_llama, tmp_path) as service:
+        stats = send(service, session, "More").stats
+        assert (stats.num_cached_tokens, stats.miss_reason) == (held_after(third), None)
+
+
+def test_a_kind_that_was_set_does_not_get_smaller_for_want_of_memory(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PromptBuilder, "_terminator", lambda *_: frozenset())
+    endless = dataclasses.replace(tiny_llama, eos_token_ids=frozenset())
+    long = Sampling(temperature=0.0, max_new_tokens=900)
+    with open_service(endless, tmp_path, memory_budget_bytes=int(4.5 * BLOCK_BYTES)) as service:
         chosen = service.create_session(settings={"cache": "dynamic"})
         stats = send(service, chosen, "Hello", long).stats
         assert (stats.finish_reason, stats.cache_kind) == (FinishReason.CONTEXT_FULL, "dynamic")

@@ -92,10 +92,8 @@ class Room:
         return tuple(kind for kind, need in needs.items() if self.can_fit(key, need, idle))
 
     def can_convert(self, cache: SessionCache, kind: str) -> bool:
-        """Whether `kind` can take over what `cache` holds: without rounding it twice, and in no more room."""
-        if self._convert is None or "none" in (cache.kind, kind) or codec_of(cache.kind) is not None:
-            return False
-        return self.need(cache, cache.num_tokens, kind).num_bytes <= self.need(cache, cache.num_tokens).num_bytes
+        """Whether `kind` can take over what `cache` holds without rounding it twice."""
+        return self._convert is not None and "none" not in (cache.kind, kind) and codec_of(cache.kind) is None
 
     def convert(self, cache: SessionCache, kind: str) -> bool:
         """Hold what `cache` holds in another kind; False where memory ran out on the way. Every token is held still,

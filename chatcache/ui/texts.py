@@ -114,6 +114,8 @@ class Texts(Figures):
         match outcome:
             case ImportOutcome.ADDED:
                 return f"{name} was imported."
+            case ImportOutcome.RESTORED:
+                return f"{name} was in the bin and is back, as it was."
             case ImportOutcome.REPLACED:
                 return f"{name} was imported; the chat that was here before is in the bin."
             case ImportOutcome.SKIPPED:

@@ -138,6 +138,8 @@ class Turkish(Texts):
         match outcome:
             case ImportOutcome.ADDED:
                 return f"{name} içe aktarıldı."
+            case ImportOutcome.RESTORED:
+                return f"{name} çöp kutusundaydı; olduğu gibi geri alındı."
             case ImportOutcome.REPLACED:
                 return f"{name} içe aktarıldı; önceki sohbet çöp kutusunda."
             case ImportOutcome.SKIPPED:
