@@ -11,16 +11,14 @@ or restored, and after a failure the same rule goes on from what the repaired ca
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
 
 import torch
 
 from chatcache.cache.session_cache import SessionCache
-from chatcache.cache_form import CacheForm
 from chatcache.candidates import PromptLookup
 from chatcache.context_window import ContextWindow
 from chatcache.decode_step import DecodeStep
@@ -34,9 +32,13 @@ from chatcache.prompt import PromptBuilder
 from chatcache.relief import Relief
 from chatcache.reply_stream import StreamedReply, TextPiece
 from chatcache.restore import Restore
+from chatcache.reuse_report import FALLBACKS, miss_reason, reuse_events
 from chatcache.sampler import NonFiniteLogitsError, Sampler
+from chatcache.session_key import SessionKey
 from chatcache.session_pool import Acquired, SessionPool
-from chatcache.stats import FinishReason, MissReason, Sampling, TurnStats
+from chatcache.stats import FinishReason, MissReason, TurnStats
+from chatcache.turn_account import TurnAccount
+from chatcache.turn_request import TurnOutcome, TurnRequest
 
 logger = logging.getLogger(__name__)
 
@@ -44,42 +46,6 @@ CANNOT_GUESS = "Prompt lookup is off: a wrong guess could not be taken back from
 
 SAVE_EVERY_TOKENS = 256
 """A long reply is saved while it grows, so that a crash costs at most so much computing."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """What a turn is to compute. Every field of `sampling` is set, the seed included.
-
-    `prior_reply_ids`: the reply is continued, these ids of it exist; `rewrite_index` and `starts_in_reasoning` are the
-    prompt's. `num_known_tokens`: so many leading ids were fed by earlier turns of this chat, as far as its messages
-    tell; only these can be missed. The prompt begins at the message at position `context_start`; `num_left_out`
-    messages before it were still in the prompt of the turn before. `prompt_lookup`: tokens are guessed from what was
-    said before and checked several at a time; the reply is the same. `form` is how the cache is held; None means the
-    pool's own. `submitted_s` (of `time.perf_counter`) is when
-    the person asked: the time to the first token counts from there.
-    """
-
-    owner: str
-    session_id: str
-    prompt_ids: tuple[int, ...]
-    prior_reply_ids: tuple[int, ...]
-    sampling: Sampling
-    rewrite_index: int | None = None
-    starts_in_reasoning: bool = False
-    num_known_tokens: int = 0
-    context_start: int = 0
-    num_left_out: int = 0
-    prompt_lookup: bool = False
-    form: CacheForm | None = None
-    submitted_s: float = field(default_factory=time.perf_counter)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOutcome:
-    """How a turn ended: the whole reply (a continued one from its beginning) and what it cost."""
-
-    reply: StreamedReply
-    stats: TurnStats
 
 
 class TurnRun:
@@ -109,7 +75,8 @@ class TurnRun:
         self._decode_step = decode_step
         self._sampler = Sampler(request.sampling)
         self._chunks = ChunkSchedule.of(loaded.model)
-        self._relief = Relief(pool, request.owner, request.session_id, loaded.model.device, emit)
+        self._key = SessionKey(request.owner, request.session_id)
+        self._relief = Relief(pool.live, self._key, loaded.model.device, emit)
         self._keeps_logits = can_keep_logits(loaded.model)
         self._lookup = PromptLookup() if request.prompt_lookup else None
         self._stream = prompts.reply_stream(
@@ -118,19 +85,14 @@ class TurnRun:
             starts_in_reasoning=request.starts_in_reasoning,
         )
         self._ids = [*request.prompt_ids, *request.prior_reply_ids]
-        self._num_prompt_tokens = len(self._ids)
+        self._account = TurnAccount(len(self._ids), request.submitted_s)
         self._acquired: Acquired | None = None
-        self._num_fed = 0
-        """Ids `[0, num_fed)` were reused or went into a forward at least once, even into one that failed."""
-        self._num_recomputed_tokens = 0
-        self._num_sampled_tokens = 0
-        self._num_runs = 0
-        """Forwards that gave tokens: one of its own each, the others had been guessed."""
+        self._has_begun = False
+        """Whether what was reused is told."""
         self._shared_logits: torch.Tensor | None = None
         """What followed the last token, where it was fed together with those of other turns."""
         self._has_failed = False
         self._told: list[str] = []
-        self._began_s = self._first_token_s = self._last_token_s = 0.0
 
     def step(self) -> bool:
         """One forward: a prefill chunk or one token; or a little from disk. True when the turn has ended."""
@@ -139,6 +101,8 @@ class TurnRun:
         acquired = self._acquired or self._begin()
         if acquired.restore is not None:
             return self._restore(acquired, acquired.restore)
+        if self._must_wait(acquired):
+            return False
         if len(self._ids) >= self._max_context_tokens:
             return self._end(FinishReason.CONTEXT_FULL)
         logits, self._shared_logits = self._shared_logits, None
@@ -163,7 +127,7 @@ class TurnRun:
             logger.warning("A forward of tokens [%d, %d) failed", start, stop, exc_info=True)
         else:
             self._relief.forget_failures()
-            if self._num_sampled_tokens == 0:
+            if self._account.num_sampled_tokens == 0:
                 self._report_prefill(acquired)
             if chosen:
                 self._end_run(acquired.cache, guess, len(chosen) - 1)
@@ -182,13 +146,16 @@ class TurnRun:
         is_next = cache.cache is not None and cache.num_tokens == num_wanted - 1
         if not is_next or self._lookup is not None or num_wanted >= self._max_context_tokens:
             return None
+        turns = self._pool.live.turns
+        if turns.is_waiting(self._key) or turns.is_asked(self._key):
+            return None
         return (self._ids[-1], cache) if self._reserve(num_wanted) else None
 
     def take_shared(self, logits: torch.Tensor) -> None:
         """The token that `next_token` named was fed; the next step goes on from `logits`, shape (vocabulary,)."""
         assert self._acquired is not None
         self._acquired.cache.advance(self._ids[-1:])
-        self._count_fed(len(self._ids) - 1, len(self._ids))
+        self._account.feed(len(self._ids) - 1, len(self._ids))
         self._shared_logits = logits[None]
 
     def undo_shared(self) -> None:
@@ -215,7 +182,7 @@ class TurnRun:
 
     def _begin(self) -> Acquired:
         request = self._request
-        self._began_s = time.perf_counter()
+        self._account.begin()
         # What is expected is what the context's window keeps free for a reply, not the most that it may write.
         room = ContextWindow.of(self._max_context_tokens, request.sampling.max_new_tokens).room_tokens
         self._acquired = acquired = self._pool.acquire(
@@ -238,52 +205,52 @@ class TurnRun:
         if restore.num_total_tokens:
             self._emit(StatusEvent(Phase.RESTORING, restore.num_tokens, restore.num_total_tokens))
         if has_ended:
-            acquired = self._pool.restored(self._request.owner, self._request.session_id, acquired)
+            acquired = self._restored(acquired)
             if restore.ran_out_of_memory and self._relief.relieve_restore(acquired.cache):
                 self._acquired = self._pool.restore_rest(
                     self._request.owner, self._request.session_id, acquired, self._ids
                 )
             else:
-                self._end_restore(acquired)
+                self._acquired = acquired
+                self._tell_reuse(acquired)
         return False
 
-    def _end_restore(self, acquired: Acquired) -> Acquired:
-        acquired = self._pool.restored(self._request.owner, self._request.session_id, acquired)
-        self._acquired = acquired
-        self._tell_reuse(acquired)
-        return acquired
+    def _restored(self, acquired: Acquired) -> Acquired:
+        """What was acquired when its restore has ended. Where that was not the turn's first, the cache had only lost
+        what it held already."""
+        restored = self._pool.restored(self._request.owner, self._request.session_id, acquired)
+        return dataclasses.replace(acquired, restore=None) if self._has_begun else restored
 
     def _tell_reuse(self, acquired: Acquired) -> None:
-        """Where the cached tokens came from, what went wrong with it, and what that leaves to compute."""
-        self._num_fed = acquired.alignment.num_cached_tokens
-        num_left = self._num_prompt_tokens - self._num_fed
-        for reuse in acquired.reuse:
-            if reuse.source == "disk":
-                seconds = acquired.restore_s or 0.0
-                sentence = f"Resumed {reuse.num_tokens:,} tokens from disk in {seconds:.2f} s; {num_left:,} to compute."
-                self._emit(CacheEvent("restored", self._num_fed, sentence))
-        if acquired.problem is not None:
-            self._told.append(acquired.problem)
-            self._emit(CacheEvent("not-restored", self._num_fed, acquired.problem))
-        if self._request.num_left_out:
-            self._tell_left_out(self._request.num_left_out)
-        reason, index = self._miss(acquired)
-        if reason in _MISS_SENTENCES and index is not None:
-            self._emit(CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_left)))
+        """Say what was reused, once in a turn."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        self._account.num_fed = acquired.alignment.num_cached_tokens
+        for event in reuse_events(self._request, acquired, self._account.num_prompt_tokens):
+            if event.kind in FALLBACKS:
+                self._told.append(event.message)
+            self._emit(event)
         if self._lookup is not None and not acquired.cache.can_take_candidates:
             self._lookup = None
             self._told.append(CANNOT_GUESS)
-            self._emit(CacheEvent("prompt-lookup-off", self._num_fed, CANNOT_GUESS))
+            self._emit(CacheEvent("prompt-lookup-off", self._account.num_fed, CANNOT_GUESS))
         self._report_prefill(acquired)
 
-    def _tell_left_out(self, num_messages: int) -> None:
-        num_again = self._num_prompt_tokens - self._num_fed
-        sentence = (
-            f"The context is full: from here on the {num_messages} oldest messages that were still in it are left out. "
-            f"{num_again:,} tokens are computed."
-        )
-        self._told.append(sentence)
-        self._emit(CacheEvent(MissReason.CONTEXT.value, self._num_fed, sentence))
+    def _must_wait(self, acquired: Acquired) -> bool:
+        """Whether the turn gives way to others for which there is no memory beside it. When it goes on, what its cache
+        lost meanwhile is restored, or computed again."""
+        live, key = self._pool.live, self._key
+        if live.turns.is_asked(key):
+            live.turns.wait(key)
+            self._relief.tell_waiting(acquired.cache.num_tokens)
+        if not live.turns.is_waiting(key):
+            return False
+        if live.can_go_on(key, acquired.cache, len(self._ids)):
+            self._acquired = self._pool.go_on(key.owner, key.session_id, acquired, self._ids)
+            self._relief.tell_spilled(self._acquired.spilled, acquired.cache.num_tokens)
+            self._emit(StatusEvent(Phase.DECODE if self._account.num_sampled_tokens else Phase.PREFILL))
+        return True
 
     def _next_piece(self, cache: SessionCache) -> tuple[int, int]:
         """Ids `[start, stop)` are forwarded next."""
@@ -299,21 +266,21 @@ class TurnRun:
     def _guess(self, cache: SessionCache) -> tuple[int, ...]:
         """Tokens that may follow, to go into the same forward; none before the reply's first, which always comes from a
         forward of one token."""
-        if self._lookup is None or self._num_sampled_tokens == 0 or cache.num_tokens != len(self._ids) - 1:
+        if self._lookup is None or self._account.num_sampled_tokens == 0 or cache.num_tokens != len(self._ids) - 1:
             return ()
         num_left = self._max_context_tokens - len(self._ids)
         if self._request.sampling.max_new_tokens is not None:
-            num_left = min(num_left, self._request.sampling.max_new_tokens - self._num_sampled_tokens)
+            num_left = min(num_left, self._request.sampling.max_new_tokens - self._account.num_sampled_tokens)
         guess = self._lookup.guess(self._ids, min(cache.max_candidate_tokens, num_left - 1))
         has_room = self._reserve(len(self._ids) + len(guess))
         return guess if has_room else ()
 
     def _end_run(self, cache: SessionCache, guess: tuple[int, ...], num_right: int) -> None:
         """A forward has given tokens to choose; what was guessed wrong leaves the cache again."""
-        self._num_runs += 1
+        self._account.num_runs += 1
         if self._lookup is not None and guess:
             cache.crop_to(len(self._ids) + num_right)
-            self._num_fed = cache.num_tokens
+            self._account.num_fed = cache.num_tokens
             self._lookup.note(len(guess), num_right)
 
     def _forward(self, cache: SessionCache, start: int, stop: int, guess: tuple[int, ...]) -> torch.Tensor:
@@ -321,8 +288,8 @@ class TurnRun:
         shape (1 + guessed, vocabulary)."""
         cache.check()
         if cache.cache is not None:
-            self._count_fed(start, stop)
-        self._num_fed = max(self._num_fed, stop)
+            self._account.feed(start, stop)
+        self._account.num_fed = max(self._account.num_fed, stop)
         ids = [*self._ids[start:stop], *guess]
         is_decode = stop - start == 1  # a chunk of a prompt has more rows than it is made for
         if is_decode and self._decode_step is not None and self._decode_step.fits(cache, len(ids)):
@@ -337,19 +304,15 @@ class TurnRun:
         cache.advance(ids)
         return logits[-1 - len(guess) :]
 
-    def _count_fed(self, start: int, stop: int) -> None:
-        self._num_recomputed_tokens += max(0, min(stop, self._num_fed) - start)
-        self._num_fed = max(self._num_fed, stop)
-
     def _reserve(self, num_tokens: int) -> bool:
-        return self._pool.reserve(self._request.owner, self._request.session_id, num_tokens)
+        return self._pool.live.reserve(self._key, num_tokens)
 
     def _repair(self, cache: SessionCache) -> None:
         """Leave the cache sound, with at least one wanted token to forward."""
         num_kept = cache.repair()
         if num_kept >= len(self._ids):  # the forward had succeeded, the choice of a token failed
             cache.align(self._ids)
-        self._pool.settle(self._request.owner, self._request.session_id)
+        self._pool.live.settle(self._key)
 
     def _go_on_after(self, failure: str) -> bool:
         """The cache is repaired; the next step tries again, once in a turn."""
@@ -360,7 +323,7 @@ class TurnRun:
                 FinishReason.ERROR, f"The model failed twice: {failure} The text so far was kept; try again."
             )
         self._has_failed = True
-        num_again = self._num_fed - num_kept
+        num_again = self._account.num_fed - num_kept
         message = f"The model failed: {failure} The cache was repaired; {num_again:,} tokens are computed again."
         self._emit(CacheEvent("repair", num_kept, message))
         return False
@@ -373,7 +336,7 @@ class TurnRun:
 
     def _cuts(self) -> tuple[int, ...]:
         """Where chats fork: the token before the prompt's end, at which a regenerated reply begins."""
-        return (self._num_prompt_tokens - 1,)
+        return (self._account.num_prompt_tokens - 1,)
 
     def _end_untrusted(self) -> bool:
         """What a model that returns such numbers has put into the cache is not to be trusted either."""
@@ -386,26 +349,25 @@ class TurnRun:
 
     def _take(self, token_id: int) -> bool:
         """Say what the token makes certain, and end where it ends the turn."""
-        self._last_token_s = time.perf_counter()
-        self._num_sampled_tokens += 1
-        if self._num_sampled_tokens == 1:
-            self._first_token_s = self._last_token_s
+        self._account.sample()
+        num_sampled = self._account.num_sampled_tokens
+        if num_sampled == 1:
             self._emit(StatusEvent(Phase.DECODE))
         self._ids.append(token_id)
-        if self._num_sampled_tokens % SAVE_EVERY_TOKENS == 0:
-            self._pool.save(self._request.owner, self._request.session_id, self._cuts())
+        if num_sampled % SAVE_EVERY_TOKENS == 0:
+            self._pool.live.save(self._key, self._cuts())
         self._say(self._stream.push(token_id))
         if self._stream.stopped:
             return self._end(FinishReason.STOP)
         if len(self._ids) >= self._max_context_tokens:
             return self._end(FinishReason.CONTEXT_FULL)
-        if self._num_sampled_tokens == self._request.sampling.max_new_tokens:
+        if num_sampled == self._request.sampling.max_new_tokens:
             return self._end(FinishReason.LENGTH)
         return False
 
     def _report_prefill(self, acquired: Acquired) -> None:
-        num_cached = acquired.alignment.num_cached_tokens
-        self._emit(StatusEvent(Phase.PREFILL, self._num_fed - num_cached, self._num_prompt_tokens - num_cached))
+        num_cached, account = acquired.alignment.num_cached_tokens, self._account
+        self._emit(StatusEvent(Phase.PREFILL, account.num_fed - num_cached, account.num_prompt_tokens - num_cached))
 
     def _say(self, pieces: list[TextPiece] | tuple[TextPiece, ...]) -> None:
         for piece in pieces:
@@ -417,7 +379,8 @@ class TurnRun:
         reply = self._stream.finish()
         acquired, request = self._acquired, self._request
         if acquired is not None and acquired.restore is not None:
-            acquired = self._end_restore(acquired)
+            acquired = self._restored(acquired)
+            self._tell_reuse(acquired)
         if acquired is not None:
             # What was sampled but is not part of the reply (a stop string, half a character) leaves the cache too.
             kept_ids = (*request.prompt_ids, *reply.token_ids)
@@ -432,51 +395,27 @@ class TurnRun:
         return True
 
     def _stats(self, acquired: Acquired | None, reason: FinishReason, problems: tuple[str, ...]) -> TurnStats:
-        """A prompt that was not read to its end counts as far as it was read."""
-        if acquired is None:
-            return TurnStats(
-                finish_reason=reason,
-                context_start=self._request.context_start,
-                fallbacks=problems,
-                seed=self._sampler.seed,
-            )
-        num_read = min(self._num_fed, self._num_prompt_tokens)
-        num_cached = acquired.alignment.num_cached_tokens
-        miss_reason, miss_index = self._miss(acquired)
-        decode_s = self._last_token_s - self._first_token_s
-        has_token = self._num_sampled_tokens > 0
-        return TurnStats(
-            num_prompt_tokens=num_read,
-            num_cached_tokens=num_cached,
-            num_computed_tokens=num_read - num_cached,
-            num_recomputed_tokens=self._num_recomputed_tokens,
-            num_completion_tokens=self._num_sampled_tokens,
+        alignment = None if acquired is None else acquired.alignment
+        stats = dataclasses.replace(
+            self._account.stats(0 if alignment is None else alignment.num_cached_tokens),
             num_drafted_tokens=self._lookup.num_drafted if self._lookup else 0,
-            num_accepted_tokens=self._num_sampled_tokens - self._num_runs,
-            restore_s=acquired.restore_s,
-            ttft_s=self._first_token_s - self._request.submitted_s if has_token else None,
-            prefill_s=self._first_token_s - self._began_s if has_token else None,
-            decode_tokens_per_s=(self._num_sampled_tokens - 1) / decode_s if decode_s > 0 else None,
-            cache_kind=acquired.cache.kind,
-            cache_bytes=acquired.cache.num_bytes,
-            reuse=acquired.reuse,
-            miss_reason=miss_reason,
-            miss_index=miss_index,
             finish_reason=reason,
             context_start=self._request.context_start,
             fallbacks=problems,
             seed=self._sampler.seed,
         )
-
-    def _miss(self, acquired: Acquired) -> tuple[MissReason | None, int | None]:
-        """Why and where reuse broke. The template is the reason where it changed exactly what stands there."""
-        index = acquired.alignment.num_cached_tokens
-        reason = acquired.alignment.reason or MissReason.NO_CACHE
-        if self._request.num_left_out:
-            return MissReason.CONTEXT, index
-        if reason is MissReason.HISTORY and index == self._request.rewrite_index:
-            return MissReason.TEMPLATE, index
-        return (reason, index) if index < self._request.num_known_tokens else (None, None)
+        if acquired is None or alignment is None:
+            return stats
+        missed = miss_reason(self._request, alignment)
+        return dataclasses.replace(
+            stats,
+            restore_s=acquired.restore_s,
+            cache_kind=acquired.cache.kind,
+            cache_bytes=acquired.cache.num_bytes,
+            reuse=acquired.reuse,
+            miss_reason=missed,
+            miss_index=None if missed is None else alignment.num_cached_tokens,
+        )
 
     def _repair_or_drop_cache(self) -> None:
         if self._acquired is not None:
@@ -490,19 +429,3 @@ class TurnRun:
         if self._acquired is not None:
             self._acquired.cache.crop_to(0)
             self._pool.drop(self._request.owner, self._request.session_id)
-
-
-_MISS_SENTENCES = {
-    MissReason.TEMPLATE: "The model's template rewrote the chat from token {index:,} on; {num:,} tokens are computed.",
-    MissReason.HISTORY: "The chat is another one from token {index:,} on; {num:,} tokens are computed.",
-    MissReason.SMALLER_FORM: (
-        "There is memory again: this chat's cache is in full precision again; from token {index:,} on, {num:,} tokens "
-        "are computed."
-    ),
-    MissReason.CACHE_KIND: (
-        "This chat's cache is kept in another kind now; from token {index:,} on, {num:,} tokens are computed."
-    ),
-    MissReason.NOT_CROPPABLE: (
-        "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."
-    ),
-}

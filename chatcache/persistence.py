@@ -24,9 +24,11 @@ from functools import partial
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
+from chatcache.memory.budget import Need
 from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
+from chatcache.session_key import SessionKey
 from chatcache.writer_pace import WriterPace
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
@@ -43,12 +45,7 @@ WRITER_NICENESS = 10
 
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    owner: str
-    session_id: str
+NO_ROOM = "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory."
 
 
 @dataclass(slots=True)
@@ -87,8 +84,8 @@ class Persistence:
         self._pending = PendingSaves()
         # Where turns compute more than is written at leisure, it is written as fast as it can be.
         self._pace = WriterPace(lambda: is_busy() and self._pending.num_bytes < MAX_PENDING_BYTES // 2)
-        self._holds: Counter[_Key] = Counter()
-        self._problems: OrderedDict[_Key, _Problem] = OrderedDict()
+        self._holds: Counter[SessionKey] = Counter()
+        self._problems: OrderedDict[SessionKey, _Problem] = OrderedDict()
         self._num_wanted_tokens = self._num_restored_tokens = 0
         self._namespaces: dict[tuple[str, str], Namespace] = {}  # by owner and kind
 
@@ -98,9 +95,15 @@ class Persistence:
         return self._codecs[self._kind] is not None
 
     @property
-    def pending_bytes(self) -> int:
+    def pending(self) -> Need:
         """Copies in memory that wait to be written."""
-        return self._pending.num_bytes
+        num_bytes = self._pending.num_bytes
+        return Need(host_bytes=num_bytes) if self.copies_lie_in_ram else Need(num_bytes)
+
+    @property
+    def copies_lie_in_ram(self) -> bool:
+        """Whether these lie elsewhere than the caches."""
+        return self._loaded.model.device.type != "cpu"
 
     @property
     def hit_rate(self) -> float | None:
@@ -117,25 +120,25 @@ class Persistence:
         if kind in self._codecs and self._codecs[kind] is None:
             return CANNOT_BE_STORED
         with self._lock:
-            problem = self._problems.get(_Key(owner, session_id), _Problem())
+            problem = self._problems.get(SessionKey(owner, session_id), _Problem())
             return problem.save or problem.restore
 
     def is_behind(self, owner: str, session_id: str) -> bool:
         """Whether the last save of the session's cache did not go to its end."""
         with self._lock:
-            return self._problems.get(_Key(owner, session_id), _Problem()).save is not None
+            return self._problems.get(SessionKey(owner, session_id), _Problem()).save is not None
 
     # ----------------------------------------------------------- model thread
 
     def hold(self, owner: str, session_id: str) -> None:
         """A turn is running: what the session has stored stays, however full the disk is, until `let_go`."""
         with self._lock:
-            self._holds[_Key(owner, session_id)] += 1
+            self._holds[SessionKey(owner, session_id)] += 1
         self._store.protect(session_id)
 
     def let_go(self, owner: str, session_id: str) -> None:
         """The turn is over. Takes effect after what it saved is written."""
-        self._writer.submit(self._let_go, _Key(owner, session_id))
+        self._writer.submit(self._let_go, SessionKey(owner, session_id))
 
     def restore(
         self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int], *, is_miss: bool = True
@@ -155,7 +158,7 @@ class Persistence:
                 logger.exception("What is stored of a cache could not be looked up")
                 problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
         return Restore(
-            cache, pieces, self._readers, partial(self._restored, _Key(owner, session_id), num_wanted), problem
+            cache, pieces, self._readers, partial(self._restored, SessionKey(owner, session_id), num_wanted), problem
         )
 
     def extend(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
@@ -172,14 +175,15 @@ class Persistence:
         cache: SessionCache,
         cuts: Sequence[int] = (),
         num_tokens: int | None = None,
+        room_bytes: int = MAX_PENDING_BYTES,
     ) -> bool:
         """Have the first `num_tokens` tokens of `cache` (default: all), where they are not stored yet, written in the
         background; segments end at `cuts`.
 
-        The copies are made here, so the cache may change at once. False where not all of it is on its way: then
-        `problem` says why, and the next save tries again.
+        The copies are made here, so the cache may change at once; they take no more than `room_bytes`. False where not
+        all of it is on its way: then `problem` says why, and the next save tries again.
         """
-        key = _Key(owner, session_id)
+        key = SessionKey(owner, session_id)
         codec = self._codec_for(cache)
         if codec is None:
             return False
@@ -189,16 +193,17 @@ class Persistence:
             return True
         try:
             start = self._num_saved(owner, cache.kind, codec, ids)
-            room_bytes = max(0, MAX_PENDING_BYTES - self._pending.num_bytes)
-            num_new = min(len(ids) - start, room_bytes // max(1, codec.bytes_per_token))
+            left_bytes = max(0, MAX_PENDING_BYTES - self._pending.num_bytes)
+            num_new = min(len(ids) - start, min(left_bytes, room_bytes) // max(1, codec.bytes_per_token))
             stop = max(start, cache.nearest_length(start + num_new))
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
             logger.exception("A cache could not be copied for saving")
             self._note(key, save=_not_saved(error))
             return False
-        problem = LATER if stop < len(ids) else None
-        if problem is not None:
+        problem = None
+        if stop < len(ids):
+            problem = LATER if left_bytes <= room_bytes else NO_ROOM
             self._note(key, save=problem)
         if start < stop or problem is None:
             forgotten = cache.forgotten_positions
@@ -216,7 +221,7 @@ class Persistence:
         try:
             return self._num_saved(owner, kind, codec, tuple(token_ids))
         except StoreError as error:
-            self._note(_Key(owner, session_id), save=_not_saved(error))
+            self._note(SessionKey(owner, session_id), save=_not_saved(error))
             return 0
 
     # -------------------------------------------------------------- any thread
@@ -254,7 +259,7 @@ class Persistence:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = _not_saved(error)
         if self._pending.remove(pending):
-            self._note(_Key(pending.owner, pending.session_id), save=problem)
+            self._note(SessionKey(pending.owner, pending.session_id), save=problem)
 
     def _store_tokens(self, pending: PendingSave) -> str | None:
         """Why not all of it is stored now; None if it is."""
@@ -272,7 +277,7 @@ class Persistence:
                 self._store.drop_state(part.key)
         return refused
 
-    def _let_go(self, key: _Key) -> None:
+    def _let_go(self, key: SessionKey) -> None:
         with self._lock:
             self._holds[key] -= 1
             if self._holds[key] <= 0:
@@ -281,7 +286,7 @@ class Persistence:
 
     # ---------------------------------------------------------------- private
 
-    def _restored(self, key: _Key, num_wanted: int | None, restore: Restore) -> None:
+    def _restored(self, key: SessionKey, num_wanted: int | None, restore: Restore) -> None:
         with self._lock:
             self._num_wanted_tokens += restore.num_tokens if num_wanted is None else num_wanted
             self._num_restored_tokens += restore.num_tokens
@@ -331,7 +336,7 @@ class Persistence:
         state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
         return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
 
-    def _note(self, key: _Key, **sentences: str | None) -> None:
+    def _note(self, key: SessionKey, **sentences: str | None) -> None:
         with self._lock:
             problem = self._problems.pop(key, None) or _Problem()
             for what, sentence in sentences.items():

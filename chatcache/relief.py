@@ -1,7 +1,7 @@
 """`Relief`: takes the ladder's steps for one running turn when memory is short, and tells each of them.
 
-It knows the pool, the turn's session and what was tried since the last forward that succeeded. What comes next is
-decided in `memory.ladder`; what the turn feeds and says is the engine's.
+It knows the live caches, which one is the turn's, and what was tried since the last forward that succeeded. What comes
+next is decided in `memory.ladder`; what the turn feeds and says is the engine's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from chatcache.cache.session_cache import SessionCache
-from chatcache.events import CacheEvent, Event
+from chatcache.events import CacheEvent, Event, Phase, StatusEvent
+from chatcache.live_caches import LiveCaches, Spilled
 from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks
 from chatcache.memory.out_of_memory import free_unused_memory
-from chatcache.session_pool import SessionPool, Spilled
+from chatcache.session_key import SessionKey
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +24,11 @@ logger = logging.getLogger(__name__)
 class Relief:
     """One turn's way down. `told` are the sentences for its stats; `max_chunk_tokens` limits its prefill, once set."""
 
-    def __init__(
-        self, pool: SessionPool, owner: str, session_id: str, device: torch.device, emit: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, live: LiveCaches, key: SessionKey, device: torch.device, emit: Callable[[Event], None]) -> None:
         self.told: list[str] = []
         self.max_chunk_tokens: int | None = None
-        self._pool = pool
-        self._owner = owner
-        self._session_id = session_id
+        self._live = live
+        self._key = key
         self._device = device
         self._emit = emit
         self._has_retried = False
@@ -44,6 +42,12 @@ class Relief:
         if spilled.num_sessions:
             self._tell(Step.SPILL, token_index, _spilled_sentence(spilled))
 
+    def tell_waiting(self, token_index: int) -> None:
+        """Say that the turn waits, if it does."""
+        if self._live.turns.is_waiting(self._key):
+            self._tell(Step.WAIT, token_index, "this reply goes on when another one has ended.")
+            self._emit(StatusEvent(Phase.QUEUED))
+
     def relieve(self, cache: SessionCache, num_wanted: int, *, was_allocating: bool) -> bool:
         """Take the next step; False where none is left and the turn must end.
 
@@ -53,20 +57,21 @@ class Relief:
         num_held = cache.num_tokens
         num_needed = None if was_allocating else num_wanted
         chunk_tokens = num_wanted - num_held
-        session = (self._owner, self._session_id)
+        live, key = self._live, self._key
         # A smaller chunk needs less to compute with; a cache that was to be quantized is, after each.
         smaller = [
             chunk
             for chunk in smaller_chunks(chunk_tokens)
-            if was_allocating or self._pool.fits_in_pieces(*session, num_wanted, chunk)
+            if was_allocating or live.fits_in_pieces(key, num_wanted, chunk)
         ]
         shortage = Shortage(
             was_allocating=was_allocating,
             # Where chunks had to become smaller already, that the next one fails is no moment's peak.
             has_retried=self._has_retried or (bool(smaller) and self.max_chunk_tokens is not None),
-            can_spill=self._pool.can_spill(*session, num_needed),
+            can_spill=live.can_spill(key, num_needed),
             can_shrink_chunk=bool(smaller),
-            smaller_kinds=self._pool.smaller_kinds(*session, num_wanted),
+            smaller_kinds=live.smaller_kinds(key, num_wanted),
+            can_wait=live.can_wait(key, num_needed),
         )
         step = next_step(shortage)
         if was_allocating:
@@ -76,7 +81,10 @@ class Relief:
                 self._has_retried = True
                 self._tell(step, num_held, "what lay unused was freed and the step is done again.")
             case Step.SPILL:
-                self.tell_spilled(self._pool.spill(*session, num_needed), num_held)
+                self.tell_spilled(live.spill(key, num_needed), num_held)
+            case Step.WAIT:
+                live.turns.make_way(key)
+                self.tell_waiting(num_held)
             case Step.SMALLER_CHUNKS:
                 self.max_chunk_tokens = smaller[0]
                 self._tell(step, num_held, f"the prompt is read {self.max_chunk_tokens} tokens at a time from here on.")
@@ -95,7 +103,7 @@ class Relief:
             return False
         self._has_retried = True
         free_unused_memory(self._device)
-        spilled = self._pool.spill(self._owner, self._session_id, None)
+        spilled = self._live.spill(self._key, None)
         self.tell_spilled(spilled, cache.num_tokens)
         if not spilled.num_sessions:
             self._tell(Step.RETRY, cache.num_tokens, "what lay unused was freed and restoring goes on.")
@@ -104,7 +112,7 @@ class Relief:
     def _convert(self, kinds: Sequence[str]) -> str | None:
         """The first of `kinds` for whose making there is memory; the cache has it then."""
         for kind in kinds:
-            if self._pool.convert(self._owner, self._session_id, kind):
+            if self._live.convert(self._key, kind):
                 return kind
             free_unused_memory(self._device)
         return None

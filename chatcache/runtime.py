@@ -29,7 +29,7 @@ from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
 from chatcache.decode_step import DecodeStep
-from chatcache.engine import TurnRequest, TurnRun
+from chatcache.engine import TurnRun
 from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
 from chatcache.loader import LoadedModel, load_model
 from chatcache.memory.available import measure_usable_memory
@@ -47,6 +47,7 @@ from chatcache.scheduler import Job, Scheduler
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
 from chatcache.turn import Turn
+from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
@@ -171,7 +172,7 @@ class Runtime:
         self.runner.close()
         self.changes.close()
         if not self.scheduler.is_closed:
-            self.scheduler.call(self.pool.save_all)
+            self.scheduler.call(self.pool.live.save_all)
         self.scheduler.close()
         self.persistence.close()
         for verification in self._verifications.values():

@@ -1,11 +1,8 @@
-"""`SessionPool`: the live caches of all sessions, one for each, in order of last use, within one memory budget.
+"""`SessionPool`: where a turn's cache comes from: the session's own, a copy of another one's beginning, the disk.
 
-It knows which cache belongs to which owner's session, whose tokens begin alike, when to ask the disk (`persistence`),
-and which caches leave memory when room is needed. It does not know models or text. Not thread-safe: used on the model
-thread only.
-
-Room is reserved before it is allocated, for turns, copies and restores alike; what is reserved is never less than what
-a cache takes.
+It knows whose tokens begin alike, which form a session's cache is to have, and when to ask the disk (`persistence`).
+What caches take together, and which leave memory, is `live_caches`'. It does not know models or text. Not thread-safe:
+used on the model thread only.
 """
 
 from __future__ import annotations
@@ -13,33 +10,23 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
-from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
+from chatcache.live_caches import LiveCache, LiveCaches, Spilled
+from chatcache.memory.budget import Budget
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.prefix import common_length
 from chatcache.restore import Restore
+from chatcache.session_key import SessionKey
 from chatcache.stats import MissReason, Reuse
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Spilled:
-    """How many idle caches left memory, and how many of them are not on disk to their end: what is not is computed
-    again when their chats go on."""
-
-    num_sessions: int = 0
-    num_unsaved_sessions: int = 0
-
-    def __add__(self, other: Spilled) -> Spilled:
-        return Spilled(self.num_sessions + other.num_sessions, self.num_unsaved_sessions + other.num_unsaved_sessions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +42,10 @@ class Acquired:
     alignment: Alignment
     reuse: tuple[Reuse, ...]
     restore_s: float | None = None
-    spilled: Spilled = Spilled()
+    spilled: Spilled = field(default_factory=Spilled)
     restore: Restore | None = None
     problem: str | None = None
     is_converted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LiveCache:
-    """What one session's cache takes. `is_pinned`: a turn is using it."""
-
-    owner: str
-    session_id: str
-    kind: str
-    num_tokens: int
-    num_bytes: int
-    is_pinned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    owner: str
-    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +72,10 @@ class SessionPool:
         self._make_cache = make_cache
         self._form = form
         self._persistence = persistence
-        self._room = room or Room()
-        self._caches: dict[_Key, SessionCache] = {}  # least recently used first
-        self._forms: dict[_Key, CacheForm] = {}  # what each of them was last asked to be
-        self._pinned: set[_Key] = set()
-        self._dropped: set[_Key] = set()  # while pinned
-        self._prefetches: dict[_Key, Restore] = {}  # under way
-        self._prefetched: dict[_Key, _Prefetched] = {}  # until the next turn, which says so
+        self.live = LiveCaches(persistence, room or Room())
+        self._dropped: set[SessionKey] = set()  # while a turn uses it
+        self._prefetches: dict[SessionKey, Restore] = {}  # under way
+        self._prefetched: dict[SessionKey, _Prefetched] = {}  # until the next turn, which says so
 
     def acquire(
         self,
@@ -127,8 +93,8 @@ class SessionPool:
         allow that. Where the cache had to take a smaller form and there is room again for `num_expected_tokens` tokens
         in its own, it is made anew. Raises RuntimeError while the cache is pinned.
         """
-        key = _Key(owner, session_id)
-        if key in self._pinned:
+        key = SessionKey(owner, session_id)
+        if key in self.live.turns:
             raise RuntimeError("This session's cache is in use by a turn.")
         self._end_prefetch(key)
         if self._persistence is not None:
@@ -139,14 +105,23 @@ class SessionPool:
             if self._persistence is not None:
                 self._persistence.let_go(owner, session_id)
             raise
-        self._pinned.add(key)
+        self.live.turns.begin(key)
         return acquired
+
+    def go_on(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
+        """The turn has waited for memory and goes on: what its cache lost meanwhile is restored, as by `acquire`."""
+        key = SessionKey(owner, session_id)
+        self.live.turns.go_on(key)
+        self.live.put(key, acquired.cache)
+        if acquired.cache.num_tokens >= len(wanted_ids) - 1:
+            return acquired
+        return self.restore_rest(owner, session_id, acquired, wanted_ids)
 
     def restore_rest(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
         """Begin once more to restore what `acquired` still lacks."""
         if self._persistence is None:
             return acquired
-        key = _Key(owner, session_id)
+        key = SessionKey(owner, session_id)
         restore, spilled = self._restore(self._persistence, key, acquired.cache, wanted_ids[:-1], is_miss=False)
         return dataclasses.replace(acquired, restore=restore, spilled=spilled)
 
@@ -156,7 +131,7 @@ class SessionPool:
         if restore is None:
             return acquired
         restore.end()
-        self._settle(_Key(owner, session_id))
+        self.live.settle(SessionKey(owner, session_id))
         if not restore.num_tokens:
             return dataclasses.replace(acquired, restore=None, problem=restore.problem)
         return dataclasses.replace(
@@ -170,54 +145,38 @@ class SessionPool:
 
     def release(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> None:
         """The turn is over: its cache stays, as the one used last, and is saved; see `save`."""
-        key = _Key(owner, session_id)
-        self._pinned.discard(key)
-        if key in self._dropped:
+        key = SessionKey(owner, session_id)
+        self.live.turns.end(key)
+        cache = self.live.caches.get(key)
+        if cache is None or key in self._dropped:
             self.drop(owner, session_id)
-        elif key in self._caches:
-            self._put_last(key, self._caches[key])
-            self._settle(key)
-            self.save(owner, session_id, cuts)
+        else:
+            self.live.put(key, cache)
+            self.live.settle(key)
+            self.live.save(key, cuts)
         if self._persistence is not None:
             self._persistence.let_go(owner, session_id)
-
-    def save(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> bool:
-        """Have what the session's cache holds written to disk in the background; stored runs end at `cuts`.
-
-        While a turn uses it, only what has its lasting form. False where not all of it will be on disk.
-        """
-        key = _Key(owner, session_id)
-        cache = self._caches.get(key)
-        if self._persistence is None or cache is None or not self._is_worth_saving(key):
-            return False
-        num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
-        return self._persistence.save(owner, session_id, cache, cuts, num_tokens)
-
-    def save_all(self) -> None:
-        """Save what could not be saved before, waiting for the disk: the process is about to end."""
-        for key in self._caches:
-            if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
-                self._save_at_last(key)
 
     def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None) -> bool:
         """Begin to restore what is stored of `wanted_ids` before a turn needs it; whether `prefetch_more` has to go on.
 
         Does nothing where the session has a live cache.
         """
-        key = _Key(owner, session_id)
-        if key in self._caches or not wanted_ids:
+        key = SessionKey(owner, session_id)
+        if key in self.live.caches or key in self.live.turns or not wanted_ids:
             return False
         # One more, for the message to come.
         acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form)
         if acquired.restore is None:
-            self._settle(key)
+            self.live.settle(key)
             return False
         self._prefetches[key] = acquired.restore
+        self.live.filling.add(key)
         return True
 
     def prefetch_more(self, owner: str, session_id: str) -> bool:
         """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest."""
-        key = _Key(owner, session_id)
+        key = SessionKey(owner, session_id)
         restore = self._prefetches.get(key)
         if restore is None or not restore.step():
             return restore is not None
@@ -226,149 +185,37 @@ class SessionPool:
 
     def drop(self, owner: str, session_id: str) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
-        key = _Key(owner, session_id)
-        if key in self._pinned:
+        key = SessionKey(owner, session_id)
+        if key in self.live.turns:
             self._dropped.add(key)
             return
         self._end_prefetch(key)
         self._prefetched.pop(key, None)
         self._dropped.discard(key)
-        self._caches.pop(key, None)
-        self._forms.pop(key, None)
-        self.budget.release(key)
-
-    def report(self) -> tuple[LiveCache, ...]:
-        """Every cache that holds tokens, the least recently used first."""
-        return tuple(
-            LiveCache(key.owner, key.session_id, cache.kind, cache.num_tokens, cache.num_bytes, key in self._pinned)
-            for key, cache in self._caches.items()
-            if cache.num_tokens
-        )
-
-    # ----------------------------------------------------------------- memory
+        self.live.remove(key)
 
     @property
     def budget(self) -> Budget:
-        return self._room.budget
+        """What all caches take together, and may take."""
+        return self.live.budget
 
-    def reserve(self, owner: str, session_id: str, num_tokens: int) -> bool:
-        """Whether the session's cache may grow to `num_tokens` tokens; the room is reserved then."""
-        key = _Key(owner, session_id)
-        return self._room.reserve(key, self._need(key, num_tokens))
-
-    def can_spill(self, owner: str, session_id: str, num_tokens: int | None) -> bool:
-        """Whether idle caches can make the room; see `spill`."""
-        return bool(self._spillable(_Key(owner, session_id), num_tokens))
-
-    def spill(self, owner: str, session_id: str, num_tokens: int | None) -> Spilled:
-        """Move idle caches to disk, the least recently used first, until the session's cache may grow to `num_tokens`
-        tokens; None: all of them. Where that would not do, they stay."""
-        return self._spill(self._spillable(_Key(owner, session_id), num_tokens))
-
-    def fits_in_pieces(self, owner: str, session_id: str, num_tokens: int, piece_tokens: int) -> bool:
-        """Whether the session's cache could grow to `num_tokens` tokens if each forward fed `piece_tokens` only."""
-        key = _Key(owner, session_id)
-        need = self._room.need(self._caches[key], num_tokens, piece_tokens=piece_tokens)
-        return self._room.can_fit(key, need, self._idle(key))
-
-    def smaller_kinds(self, owner: str, session_id: str, num_tokens: int) -> tuple[str, ...]:
-        """The smaller kinds in which the session's cache may and could grow to `num_tokens` tokens, the best first."""
-        key = _Key(owner, session_id)
-        return self._room.smaller_kinds(key, self._caches[key], self._forms[key], num_tokens, self._idle(key))
-
-    def convert(self, owner: str, session_id: str, kind: str) -> bool:
-        """Let a running turn's cache take a smaller form; what it holds in its present one is saved first.
-
-        False where memory ran out on the way: the cache is sound, and may be asked to take another form.
-        """
-        key = _Key(owner, session_id)
-        self._save_at_last(key)
-        is_converted = self._room.convert(self._caches[key], kind)
-        self._settle(key)
-        return is_converted
-
-    def settle(self, owner: str, session_id: str) -> None:
-        """Give back what the session's cache has reserved and does not take."""
-        self._settle(_Key(owner, session_id))
-
-    def _need(self, key: _Key, num_tokens: int) -> Need:
-        return self._room.need(self._caches[key], num_tokens)
-
-    def _spillable(self, key: _Key, num_tokens: int | None) -> Sequence[_Key]:
-        if num_tokens is None:
-            return [one.key for one in self._idle(key) if one.need.num_bytes]
-        return choose_spills(self.budget, key, self._need(key, num_tokens), self._idle(key))
-
-    def _idle(self, *kept: _Key) -> list[IdleCache[_Key]]:
-        in_use = {*self._pinned, *self._prefetches, *kept}
-        keys = (key for key in self._caches if key not in in_use)
-        return [IdleCache(key, self.budget.held(key)) for key in keys]
-
-    def _spill(self, keys: Sequence[_Key]) -> Spilled:
-        num_unsaved = 0
-        for key in keys:
-            if not self._save_at_last(key):
-                num_unsaved += 1
-            # Emptied, not only forgotten: a finished turn may still know the value.
-            self._caches.pop(key).crop_to(0)
-            self._forms.pop(key, None)
-            self._prefetched.pop(key, None)
-            self.budget.release(key)
-        if keys:
-            logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
-        return Spilled(len(keys), num_unsaved)
-
-    def _save_at_last(self, key: _Key) -> bool:
-        """Like `save`, but a piece at a time where there is no memory to copy all, and where the disk is behind it is
-        waited for; as long as it makes progress."""
-        if self._persistence is None or self.save(key.owner, key.session_id):
-            return self._persistence is not None
-        cache, num_saved = self._caches[key], -1
-        num_tokens = cache.num_settled_tokens if key in self._pinned else cache.num_tokens
-        if not self._is_worth_saving(key):
-            return self._num_saved(key, cache) >= num_tokens
-        while (reached := self._num_saved(key, cache)) > num_saved:
-            if reached >= num_tokens:
-                return True
-            self._persistence.flush()
-            num_saved, stop = reached, min(reached + BLOCK_TOKENS, num_tokens)
-            self._persistence.save(key.owner, key.session_id, cache, (), stop)
-        return False
-
-    def _num_saved(self, key: _Key, cache: SessionCache) -> int:
-        if self._persistence is None:
-            return 0
-        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, self._forms[key].kind)
-
-    def _is_worth_saving(self, key: _Key) -> bool:
-        """Nothing of a temporary chat is; and a form that was taken for want of memory is not the one in which the chat
-        will go on."""
-        form = self._forms[key]
-        return form.is_saved and self._caches[key].kind == form.kind
-
-    def _reserve_or_spill(self, key: _Key, need: Need, *kept: _Key) -> tuple[bool, Spilled]:
-        spilled = self._spill(choose_spills(self.budget, key, need, self._idle(key, *kept)))
-        return self.budget.reserve(key, need), spilled
-
-    def _settle(self, key: _Key, num_tokens: int = 0) -> None:
-        """Give back the room that neither the tokens held nor `num_tokens` tokens need."""
-        cache = self._caches.get(key)
-        if cache is None:
-            self.budget.release(key)
-        else:
-            self._room.settle(key, cache, num_tokens)
+    def report(self) -> tuple[LiveCache, ...]:
+        """Every cache that holds tokens, the least recently used first."""
+        return self.live.report()
 
     # ------------------------------------------------------------ where tokens come from
 
-    def _prepare(self, key: _Key, wanted_ids: Sequence[int], form: CacheForm, num_expected_tokens: int = 0) -> Acquired:
+    def _prepare(
+        self, key: SessionKey, wanted_ids: Sequence[int], form: CacheForm, num_expected_tokens: int = 0
+    ) -> Acquired:
         """See `acquire`; pins nothing."""
         num_tokens = max(num_expected_tokens, len(wanted_ids))
         change = self._change_of_form(key, form, num_tokens)
-        is_converted = change is _FormChange.CONVERT and self._take_over(key, form)
+        is_converted = change is _FormChange.CONVERT and self.live.convert(key, form.kind)
         if change is not None and not is_converted:
             self.drop(key.owner, key.session_id)
-        self._forms[key] = form
-        own = self._caches.get(key)
+        self.live.forms[key] = form
+        own = self.live.caches.get(key)
         copied, spilled = self._copied_prefix(key, wanted_ids)
         cache = copied or own or self._make_cache(form.kind)
         try:
@@ -383,8 +230,8 @@ class SessionPool:
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
         if change is not None and alignment.reason is MissReason.NO_CACHE:
             alignment = dataclasses.replace(alignment, reason=_FORM_REASONS[change])
-        self._put_last(key, cache)
-        self._settle(key, num_tokens=len(wanted_ids))
+        self.live.put(key, cache)
+        self.live.settle(key, num_tokens=len(wanted_ids))
         reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)
         acquired = Acquired(cache, alignment, reuse, restore_s, spilled, is_converted=is_converted)
         if self._persistence is None or alignment.num_cached_tokens == len(wanted_ids) - 1:
@@ -395,34 +242,26 @@ class SessionPool:
         )
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
 
-    def _change_of_form(self, key: _Key, form: CacheForm, num_tokens: int) -> _FormChange | None:
+    def _change_of_form(self, key: SessionKey, form: CacheForm, num_tokens: int) -> _FormChange | None:
         """What brings the session's live cache into `form`; None where it has it, has none, or has a smaller one that
         it must keep, because there is no room for `num_tokens` tokens in its own."""
-        cache = self._caches.get(key)
+        cache = self.live.caches.get(key)
         if cache is None or (cache.kind == form.kind and not cache.is_mixed):
             return None
-        is_asked_for = self._forms[key].kind != form.kind
+        is_asked_for = self.live.forms[key].kind != form.kind
         if form.smaller_kinds and (cache.is_mixed or cache.kind in form.smaller_kinds):
-            need = self._room.need(self._make_cache(form.kind), num_tokens)
-            if not self._room.can_fit(key, need, self._idle(key)):
+            need = self.live.room.need(self._make_cache(form.kind), num_tokens)
+            if not self.live.room.can_fit(key, need, self.live.idle(key)):
                 return None
         elif (
             not cache.is_mixed
-            and self._room.can_convert(cache, form.kind)
-            and self.budget.fits(key, self._room.need(cache, cache.num_tokens, form.kind))
+            and self.live.room.can_convert(cache, form.kind)
+            and self.live.budget.fits(key, self.live.room.need(cache, cache.num_tokens, form.kind))
         ):
             return _FormChange.CONVERT
         return _FormChange.REPLACE if is_asked_for else _FormChange.GROW
 
-    def _take_over(self, key: _Key, form: CacheForm) -> bool:
-        """Convert the session's cache; what it holds in its old kind is saved first. False where memory ran out."""
-        self._save_at_last(key)
-        if not self._room.convert(self._caches[key], form.kind):
-            return False
-        self._settle(key)
-        return True
-
-    def _live_reuse(self, key: _Key, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
+    def _live_reuse(self, key: SessionKey, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
         """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
         prefetched = self._prefetched.pop(key, None)
         if is_copy or prefetched is None or num_tokens <= prefetched.start:
@@ -432,63 +271,59 @@ class SessionPool:
         return _joined([live, Reuse("disk", num_from_disk)]), prefetched.seconds
 
     def _restore(
-        self, persistence: Persistence, key: _Key, cache: SessionCache, ids: Sequence[int], *, is_miss: bool
+        self, persistence: Persistence, key: SessionKey, cache: SessionCache, ids: Sequence[int], *, is_miss: bool
     ) -> tuple[Restore | None, Spilled]:
         """Begin to append what is stored of `ids` to the cache, as far as there is room."""
         num_tokens = len(ids)
-        has_room, spilled = self._reserve_or_spill(key, self._room.need(cache, num_tokens, piece_tokens=1))
+        has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-            has_room, more = self._reserve_or_spill(key, self._room.need(cache, num_tokens, piece_tokens=1))
+            has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
             spilled += more
         if num_tokens <= cache.num_tokens:
             return None, spilled
         return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens], is_miss=is_miss), spilled
 
-    def _end_prefetch(self, key: _Key) -> None:
+    def _end_prefetch(self, key: SessionKey) -> None:
         """The tokens a prefetch has brought stay, and the next turn is told of them."""
         restore = self._prefetches.pop(key, None)
+        self.live.filling.discard(key)
         if restore is not None:
             restore.end()
-            self._settle(key)
+            self.live.settle(key)
             end = restore.cache.num_tokens
             if restore.num_tokens:
                 self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)
 
-    def _copied_prefix(self, key: _Key, wanted_ids: Sequence[int]) -> tuple[SessionCache | None, Spilled]:
+    def _copied_prefix(self, key: SessionKey, wanted_ids: Sequence[int]) -> tuple[SessionCache | None, Spilled]:
         """A copy of the longest beginning of `wanted_ids` that the owner's other caches hold; None if `key`'s own
         holds as much, or if there is no room for a copy."""
         useful_ids = wanted_ids[:-1]  # the last one is always forwarded
         held = {
             other: common_length(cache.token_ids, useful_ids)
-            for other, cache in self._caches.items()
+            for other, cache in self.live.caches.items()
             if other.owner == key.owner
             and other not in self._dropped
-            and cache.kind == self._forms[key].kind
+            and cache.kind == self.live.forms[key].kind
             and cache.is_pure
         }
         held.pop(key, None)
-        num_own = common_length(self._caches[key].token_ids, useful_ids) if key in self._caches else 0
+        num_own = common_length(self.live.caches[key].token_ids, useful_ids) if key in self.live.caches else 0
         if max(held.values(), default=0) <= num_own:
             return None, Spilled()
         donor = max(held, key=lambda other: held[other])
-        copy, own = self._need(donor, held[donor]), self.budget.held(key)
         # For a moment there are both, the copy and what it replaces.
-        both = Need(copy.num_bytes + own.num_bytes, max(copy.largest_layer_bytes, own.largest_layer_bytes))
-        has_room, spilled = self._reserve_or_spill(key, both, donor)
+        both = self.live.room.need(self.live.caches[donor], held[donor]).beside(self.live.budget.held(key))
+        has_room, spilled = self.live.reserve_or_spill(key, both, donor)
         try:
-            copied = self._caches[donor].fork(held[donor]) if has_room else None
+            copied = self.live.caches[donor].fork(held[donor]) if has_room else None
         except Exception:
             logger.exception("A cache could not be copied; its tokens are computed again")
             copied = None
         if copied is None or copied.num_tokens <= num_own:
             copied = None
-            self._settle(key)
+            self.live.settle(key)
         return copied, spilled
-
-    def _put_last(self, key: _Key, cache: SessionCache) -> None:
-        self._caches.pop(key, None)
-        self._caches[key] = cache
 
 
 class _FormChange(Enum):

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 
-from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
+from chatcache.engine import TurnRun
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
 from chatcache.library_calls import first_sentence
 from chatcache.reply_stream import StreamedReply
 from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason, TurnStats
 from chatcache.turn import Turn
+from chatcache.turn_request import TurnOutcome, TurnRequest
 from storage.chat_store import ChatStore
 from storage.errors import InvalidRecordError, RowNotFoundError, StoreError
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus

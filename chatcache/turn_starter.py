@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
-from chatcache.engine import TurnRequest
 from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
@@ -21,6 +20,7 @@ from chatcache.sampler import alternative_seed
 from chatcache.stats import FinishReason, Sampling, TurnStats, checked_sampling
 from chatcache.text_input import clean_text
 from chatcache.turn import Turn
+from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnRunner
 from storage.chat_store import ChatStore
 from storage.records import ChatSession, ExpectedTip, Message, Role, TurnRecord

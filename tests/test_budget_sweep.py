@@ -59,7 +59,7 @@ def watched(service: ChatService, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
     def look(self: SessionCache, token_ids: list[int]) -> None:
         for _ in range(2):  # before and after the tokens settle
-            measured = sum(cache.num_bytes for cache in pool._caches.values())
+            measured = sum(cache.num_bytes for cache in pool.live.caches.values())
             assert measured <= pool.budget.reserved_bytes <= pool.budget.limit_bytes
             if token_ids:
                 advance(self, token_ids)

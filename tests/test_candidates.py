@@ -14,7 +14,7 @@ from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.session_cache import MAX_CANDIDATE_TOKENS, SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.candidates import FIRST_LENGTH, FIRST_PAUSE, MAX_FAILURES, MAX_LENGTH, GuessLength, PromptLookup
-from chatcache.engine import CANNOT_GUESS, TurnRequest, TurnRun
+from chatcache.engine import CANNOT_GUESS, TurnRun
 from chatcache.errors import InvalidInputError
 from chatcache.events import CacheEvent, Event
 from chatcache.loader import LoadedModel
@@ -22,6 +22,7 @@ from chatcache.prompt import PromptBuilder, PromptMessage
 from chatcache.sampler import Sampler
 from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, Sampling
+from chatcache.turn_request import TurnRequest
 from storage.records import Role
 from tests.equality import assert_equal_tokens
 from tests.services import counted_forwards, open_service

@@ -16,7 +16,7 @@ import torch
 
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache_form import CacheForm
-from chatcache.engine import TurnOutcome, TurnRequest, TurnRun
+from chatcache.engine import TurnRun
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
@@ -24,6 +24,7 @@ from chatcache.prompt import PromptBuilder, PromptMessage
 from chatcache.sampler import Sampler
 from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
+from chatcache.turn_request import TurnOutcome, TurnRequest
 from storage.records import Role
 from tests.equality import assert_equal_tokens
 from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model

@@ -80,7 +80,7 @@ def held_by(service: ChatService, session_id: str) -> tuple[int, str]:
     runtime = runtime_of(service)
 
     def look() -> tuple[int, str]:
-        (cache,) = (cache for key, cache in runtime.pool._caches.items() if key.session_id == session_id)
+        (cache,) = (cache for key, cache in runtime.pool.live.caches.items() if key.session_id == session_id)
         return cache.num_tokens, digest_of(cache.export(0, cache.num_tokens)) if cache.is_croppable else ""
 
     return runtime.scheduler.call(look)

@@ -138,13 +138,13 @@ def test_a_save_during_a_save_hands_over_only_what_is_new(bench: Bench, gate: Ga
     cache = bench.filled(A[:100])
     assert bench.persistence.save(ME, session, cache)
     assert gate.reached.wait(10)
-    one = bench.persistence.pending_bytes
+    one = bench.persistence.pending.num_bytes
     bench.feed(cache, A[100:150])
     assert bench.persistence.save(ME, session, cache)
-    assert bench.persistence.pending_bytes == one * 3 // 2
+    assert bench.persistence.pending.num_bytes == one * 3 // 2
     gate.is_open.set()
     bench.check_is_stored(A[:150])
-    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.pending.num_bytes == 0
 
 
 def test_what_is_cropped_and_computed_anew_during_a_save_is_stored_as_it_was(bench: Bench, gate: Gate) -> None:
@@ -187,7 +187,7 @@ def test_a_save_that_fails_is_told_and_made_good_by_the_next(bench: Bench, gate:
     gate.error = error
     gate.is_open.set()
     bench.persistence.flush()
-    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.pending.num_bytes == 0
     assert bench.persistence.problem(ME, session) is not None
     assert bench.num_files() == 0
     gate.error = None
@@ -205,10 +205,10 @@ def test_copies_that_wait_never_take_more_than_their_share_of_memory(
     per_token = cache.export(0, 1).num_bytes
     monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", 120 * per_token)
     assert not bench.persistence.save(ME, session, cache)
-    assert bench.persistence.pending_bytes == 120 * per_token
+    assert bench.persistence.pending.num_bytes == 120 * per_token
     assert "next turn" in (bench.persistence.problem(ME, session) or "")
     assert not bench.persistence.save(ME, session, cache)
-    assert bench.persistence.pending_bytes == 120 * per_token
+    assert bench.persistence.pending.num_bytes == 120 * per_token
     gate.is_open.set()
     bench.check_is_stored(A, 120)
     assert "next turn" in (bench.persistence.problem(ME, session) or ""), "only a part of it is stored"
@@ -224,7 +224,7 @@ def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
     bench.persistence.save(ME, one, cache)
     bench.persistence.flush()
     assert bench.persistence.save(ME, two, cache)
-    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.pending.num_bytes == 0
     bench.persistence.release(ME, one)
     bench.check_is_stored(A)
     bench.persistence.release(ME, two)
@@ -244,7 +244,7 @@ def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(
     released.result(30)
     bench.check_is_stored(A, 0)
     bench.check_is_stored(B[:50])
-    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.pending.num_bytes == 0
 
 
 def test_while_turns_run_the_writer_takes_its_time_and_whoever_waits_for_it_does_not(
@@ -274,10 +274,10 @@ def test_copies_that_take_much_memory_are_written_at_once(
     monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", cache.export(0, len(A)).num_bytes * 3 // 2)
     bench.persistence.save(ME, bench.session(), cache, cuts=(100, 200))
     for _ in range(100):
-        if not bench.persistence.pending_bytes:
+        if not bench.persistence.pending.num_bytes:
             break
         time.sleep(0.1)
-    assert bench.persistence.pending_bytes == 0
+    assert bench.persistence.pending.num_bytes == 0
     bench.close()
 
 

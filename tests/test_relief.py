@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from chatcache.loader import LoadedModel
 from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
 from chatcache.turn import Turn
+from storage.segment_files import SegmentFolder
 
 TIMEOUT_S = 60
 BLOCK_BYTES = 256 * 2 * 2 * 2 * 16 * 4
@@ -43,7 +45,7 @@ def watched(service: ChatService, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     pool, seen = runtime_of(service).pool, []
 
     def look() -> None:
-        measured = sum(cache.num_bytes for cache in pool._caches.values())
+        measured = sum(cache.num_bytes for cache in pool.live.caches.values())
         assert measured <= pool.budget.reserved_bytes <= pool.budget.limit_bytes
         seen.append(measured)
 
@@ -145,6 +147,101 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         assert (resumed.stats.miss_reason, resumed.stats.reuse[0].source) == (None, "disk")
 
 
+@pytest.mark.parametrize("cache", ["auto", "dynamic"])
+def test_of_two_turns_that_do_not_fit_together_the_later_one_waits_and_goes_on(
+    loaded: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said_without_limit: tuple[int, ...],
+    cache: str,
+) -> None:
+    """Either fits alone: nobody shrinks, nothing is computed twice, and both say what they would have said."""
+    budget = 8 * BLOCK_BYTES
+    with (
+        open_service(loaded, tmp_path, memory_budget_bytes=budget, cache=cache) as service,
+        watched(service, monkeypatch),
+    ):
+        turns = [service.send(service.create_session().id, "Hello", LONG) for _ in range(2)]
+        (first, first_events), (second, events) = (run(turn) for turn in turns)
+    for reply in (first, second):
+        assert ids_of(reply) == said_without_limit
+        assert reply.stats.finish_reason is FinishReason.LENGTH
+        assert reply.stats.cache_kind == "dynamic"
+        assert reply.stats.num_recomputed_tokens == 0
+        assert reply.stats.num_prompt_tokens == reply.stats.num_cached_tokens + reply.stats.num_computed_tokens
+    assert {event.kind for event in first_events} <= {"spill"}
+    assert "wait" in [event.kind for event in events]
+    assert {event.kind for event in events} <= {"wait", "spill"}
+    assert any("this reply goes on when another one has ended" in sentence for sentence in second.stats.fallbacks)
+
+
+def test_a_turn_that_waits_for_memory_can_be_stopped_and_its_chat_goes_on(loaded: LoadedModel, tmp_path: Path) -> None:
+    with open_service(loaded, tmp_path, memory_budget_bytes=8 * BLOCK_BYTES) as service:
+        sessions = [service.create_session() for _ in range(2)]
+        first, second = (service.send(session.id, "Hello", LONG) for session in sessions)
+        next(event for event in second.events() if isinstance(event, CacheEvent) and event.kind == "wait")
+        second.stop()
+        stopped, _ = run(second)
+        assert stopped.stats.finish_reason is FinishReason.CANCELLED
+        assert run(first)[0].stats.finish_reason is FinishReason.LENGTH
+        again, _ = run(service.send(sessions[1].id, "Go on", GREEDY))
+        assert again.stats.miss_reason is None
+        assert again.stats.num_recomputed_tokens == 0
+
+
+@pytest.mark.parametrize("num_blocks", [4.3, 3.0])
+def test_turns_of_which_not_even_one_fits_shrink_one_after_the_other_and_both_end(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: float
+) -> None:
+    with (
+        open_service(loaded, tmp_path, memory_budget_bytes=int(num_blocks * BLOCK_BYTES)) as service,
+        watched(service, monkeypatch),
+    ):
+        turns = [service.send(service.create_session().id, "Hello", LONG) for _ in range(2)]
+        for reply, events in (run(turn) for turn in turns):
+            assert reply.stats.finish_reason is FinishReason.CONTEXT_FULL
+            assert "tokens of this chat fit" in events[-1].message
+            assert ids_of(reply)
+
+
+def test_copies_on_their_way_to_disk_count_and_are_waited_for_where_they_are_in_the_way(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, write = threading.Event(), SegmentFolder.write
+    monkeypatch.setattr(SegmentFolder, "write", lambda *args: (is_open.wait(TIMEOUT_S), write(*args))[1])
+    with open_service(loaded, tmp_path, cache="dynamic") as service:
+        session = service.create_session()
+        run(service.send(session.id, "Hello", dataclasses.replace(LONG, max_new_tokens=150)))
+        report = service.cache_report(session.id)
+        copies_bytes = report.num_tokens * BLOCK_BYTES // 256
+        assert (report.num_bytes, report.reserved_bytes) == (BLOCK_BYTES, BLOCK_BYTES + copies_bytes)
+        # A second block fits, and a layer beside it, but not the copies, too.
+        runtime_of(service).pool.budget.limit_bytes = 3 * BLOCK_BYTES + copies_bytes // 2
+        turn = service.send(session.id, "Go on", dataclasses.replace(LONG, max_new_tokens=150))
+        with pytest.raises(TimeoutError):
+            turn.result(0.5)
+        is_open.set()
+        reply, events = run(turn)
+        assert (reply.stats.finish_reason, events) == (FinishReason.LENGTH, [])
+        runtime_of(service).persistence.flush()
+        report = service.cache_report(session.id)
+        assert report.num_bytes == report.reserved_bytes == 2 * BLOCK_BYTES
+
+
+def test_without_memory_for_a_copy_a_cache_is_saved_in_pieces_when_it_leaves(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    most, budget = dataclasses.replace(LONG, max_new_tokens=150), int(1.6 * BLOCK_BYTES)
+    with open_service(loaded, tmp_path, memory_budget_bytes=budget, cache="dynamic") as service:
+        first, second = service.create_session(), service.create_session()
+        run(service.send(first.id, "Hello", most))
+        assert "Memory is short" in (service.cache_report(first.id).problem or "")
+        run(service.send(second.id, "Hello", most))
+        back, events = run(service.send(first.id, "Go on", GREEDY))
+    assert [event.kind for event in events] == ["spill", "restored"]
+    assert (back.stats.miss_reason, back.stats.num_recomputed_tokens) == (None, 0)
+
+
 def test_a_chat_that_outgrew_memory_goes_on_without_its_oldest_turns(loaded: LoadedModel, tmp_path: Path) -> None:
     with open_service(loaded, tmp_path, memory_budget_bytes=2 * BLOCK_BYTES) as service:
         session = service.create_session()
@@ -201,7 +298,7 @@ def test_an_allocation_that_fails_anywhere_changes_no_reply(
             assert [ids_of(reply) for reply, _ in replies] == expected
             told = [event.kind for _, events in replies for event in events if event.kind != "restored"]
             assert told == ["retry"]
-            cache = runtime_of(service).pool._caches[next(reversed(runtime_of(service).pool._caches))]
+            cache = runtime_of(service).pool.live.caches[next(reversed(runtime_of(service).pool.live.caches))]
             cache.check()
             for reply, _ in replies:
                 assert reply.stats.num_prompt_tokens == reply.stats.num_cached_tokens + reply.stats.num_computed_tokens

@@ -14,13 +14,14 @@ from services import counted_forwards, open_service
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache_form import CacheForm
 from chatcache.decode_step import DecodeStep
-from chatcache.engine import TurnRequest, TurnRun
+from chatcache.engine import TurnRun
 from chatcache.events import Event
 from chatcache.loader import LoadedModel
 from chatcache.prompt import PromptBuilder, PromptMessage
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
 from chatcache.stats import FinishReason, Sampling
+from chatcache.turn_request import TurnRequest
 from storage.records import Role
 
 TEXTS = ["Hello.", "And you, my friend?", "Grüße 🙂", "The quick brown fox jumps over the lazy dog. " * 20]

@@ -62,6 +62,21 @@ class Budget:
     def reserved_bytes(self) -> int:
         return sum(need.num_bytes for need in self._held.values())
 
+    @property
+    def free_layer_bytes(self) -> int:
+        """What is kept free for a layer to change in."""
+        return max((need.largest_layer_bytes for need in self._held.values()), default=0)
+
+    @property
+    def free_bytes(self) -> int:
+        """What nobody has reserved, and no layer may need."""
+        return max(0, self.limit_bytes - self.reserved_bytes - self.free_layer_bytes)
+
+    @property
+    def free_host_bytes(self) -> int:
+        """Of RAM beside an accelerator, what nobody has reserved."""
+        return max(0, self.host_limit_bytes - sum(need.host_bytes for need in self._held.values()))
+
     def held(self, key: Hashable) -> Need:
         """What `key` has reserved."""
         return self._held.get(key, Need())

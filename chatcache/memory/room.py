@@ -60,9 +60,7 @@ class Room:
 
     def reserve(self, key: Hashable, need: Need) -> bool:
         """Whether `key` may hold `need`, if it does not hold as much already; reserved then."""
-        held = self.budget.held(key)
-        is_held = need.num_bytes <= held.num_bytes and need.largest_layer_bytes <= held.largest_layer_bytes
-        return is_held or self.budget.reserve(key, need)
+        return need.is_within(self.budget.held(key)) or self.budget.reserve(key, need)
 
     def settle(self, key: Hashable, cache: SessionCache, num_tokens: int = 0) -> None:
         """Have `cache` give back the room that neither the tokens it holds nor `num_tokens` tokens need."""

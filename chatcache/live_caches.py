@@ -1,0 +1,257 @@
+"""`LiveCaches`: the caches in memory, the least recently used first, within one budget: reserved, spilled, saved.
+
+It knows which cache a session has, the form it is to have, and which ones turns are using. It does not know where a
+cache's tokens come from (`session_pool`), nor models or text. Not thread-safe: used on the model thread only.
+
+Room is reserved before it is allocated, for caches and for copies of them on their way to disk; what is reserved is
+never less than what a cache takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.token_buffer import BLOCK_TOKENS
+from chatcache.cache_form import CacheForm
+from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
+from chatcache.memory.room import Room
+from chatcache.persistence import Persistence
+from chatcache.running_turns import RunningTurns
+from chatcache.session_key import SessionKey
+
+logger = logging.getLogger(__name__)
+
+_COPIES = "copies on their way to disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """How many idle caches left memory, and how many of them are not on disk to their end: what is not is computed
+    again when their chats go on."""
+
+    num_sessions: int = 0
+    num_unsaved_sessions: int = 0
+
+    def __add__(self, other: Spilled) -> Spilled:
+        return Spilled(self.num_sessions + other.num_sessions, self.num_unsaved_sessions + other.num_unsaved_sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCache:
+    """What one session's cache takes. `is_pinned`: a turn is using it."""
+
+    owner: str
+    session_id: str
+    kind: str
+    num_tokens: int
+    num_bytes: int
+    is_pinned: bool
+
+
+class LiveCaches:
+    """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
+    `filling`: those that are restored before a turn needs them."""
+
+    def __init__(self, persistence: Persistence | None, room: Room) -> None:
+        """`room` keeps the caches within their budget."""
+        self.caches: dict[SessionKey, SessionCache] = {}
+        self.forms: dict[SessionKey, CacheForm] = {}
+        self.filling: set[SessionKey] = set()
+        self.turns = RunningTurns()
+        self.room = room
+        self._persistence = persistence
+
+    @property
+    def budget(self) -> Budget:
+        """Who holds how much, copies that are not written yet included."""
+        self._count_copies()
+        return self.room.budget
+
+    def put(self, key: SessionKey, cache: SessionCache) -> None:
+        """It is the session's cache now, and the one used last."""
+        self.caches.pop(key, None)
+        self.caches[key] = cache
+
+    def remove(self, key: SessionKey) -> None:
+        """Forget the session's cache; also when there is none. What a turn's is to be is still known."""
+        self.caches.pop(key, None)
+        if key not in self.turns:
+            self.forms.pop(key, None)
+        self.budget.release(key)
+
+    def report(self) -> tuple[LiveCache, ...]:
+        """Every cache that holds tokens, the least recently used first."""
+        return tuple(
+            LiveCache(key.owner, key.session_id, cache.kind, cache.num_tokens, cache.num_bytes, key in self.turns)
+            for key, cache in self.caches.items()
+            if cache.num_tokens
+        )
+
+    # ------------------------------------------------------------------- room
+
+    def reserve(self, key: SessionKey, num_tokens: int) -> bool:
+        """Whether the cache may grow to `num_tokens` tokens; the room is reserved then."""
+        return self.reserve_need(key, self._need(key, num_tokens))
+
+    def reserve_need(self, key: SessionKey, need: Need) -> bool:
+        """Like `reserve`; copies that wait for the disk are waited for, where they are in the way."""
+        if need.is_within(self.room.budget.held(key)):
+            return True
+        self._count_copies()
+        return self.room.reserve(key, need) or (self._wait_for_copies() and self.room.reserve(key, need))
+
+    def reserve_or_spill(self, key: SessionKey, need: Need, *kept: SessionKey) -> tuple[bool, Spilled]:
+        """Reserve, moving idle caches but `kept` to disk where that makes the room."""
+        if self.reserve_need(key, need):
+            return True, Spilled()
+        spilled = self._spill(choose_spills(self.budget, key, need, self.idle(key, *kept)))
+        return self.reserve_need(key, need), spilled
+
+    def settle(self, key: SessionKey, num_tokens: int = 0) -> None:
+        """Give back the room that neither the tokens held nor `num_tokens` tokens need."""
+        cache = self.caches.get(key)
+        if cache is None:
+            self.budget.release(key)
+        else:
+            self.room.settle(key, cache, num_tokens)
+
+    def idle(self, *kept: SessionKey) -> list[IdleCache[SessionKey]]:
+        """The caches that may leave memory, all but `kept`."""
+        in_use = {*self.turns.active, *self.filling, *kept}
+        return [IdleCache(key, self.budget.held(key)) for key in self.caches if key not in in_use]
+
+    def can_spill(self, key: SessionKey, num_tokens: int | None) -> bool:
+        """Whether idle caches can make the room; see `spill`."""
+        return bool(self._spillable(key, num_tokens))
+
+    def spill(self, key: SessionKey, num_tokens: int | None) -> Spilled:
+        """Move idle caches to disk, the least recently used first, until the cache may grow to `num_tokens` tokens;
+        None: all of them. Where that would not do, they stay."""
+        return self._spill(self._spillable(key, num_tokens))
+
+    def fits_in_pieces(self, key: SessionKey, num_tokens: int, piece_tokens: int) -> bool:
+        """Whether the cache could grow to `num_tokens` tokens if each forward fed `piece_tokens` only."""
+        need = self.room.need(self.caches[key], num_tokens, piece_tokens=piece_tokens)
+        return self.room.can_fit(key, need, self.idle(key))
+
+    def smaller_kinds(self, key: SessionKey, num_tokens: int) -> tuple[str, ...]:
+        """The smaller kinds in which the cache may and could grow to `num_tokens` tokens, the best first."""
+        return self.room.smaller_kinds(key, self.caches[key], self.forms[key], num_tokens, self.idle(key))
+
+    def convert(self, key: SessionKey, kind: str) -> bool:
+        """Let the cache take another form; what it holds in its present one is saved first.
+
+        False where memory ran out on the way: the cache is sound, and may be asked to take another form.
+        """
+        self.save_at_last(key)
+        is_converted = self.room.convert(self.caches[key], kind)
+        self.settle(key)
+        return is_converted
+
+    def can_wait(self, key: SessionKey, num_tokens: int | None) -> bool:
+        """Whether the turn could go on with `num_tokens` tokens if the other running ones waited, or it for them; None:
+        nobody knows what it needs."""
+        others = [other for other in self.turns.active if other != key]
+        if not others or num_tokens is None:
+            return bool(others)
+        idle = [*self.idle(key), *(IdleCache(other, self.budget.held(other)) for other in others)]
+        return self.room.can_fit(key, self._need(key, num_tokens), idle)
+
+    def can_go_on(self, key: SessionKey, cache: SessionCache, num_tokens: int) -> bool:
+        """Whether the turn, which waits, has room again for `num_tokens` tokens in `cache`, or is the first by now."""
+        if self.turns.is_first(key):
+            return True
+        return self.turns.may_try(key) and self.room.can_fit(key, self.room.need(cache, num_tokens), self.idle(key))
+
+    def _need(self, key: SessionKey, num_tokens: int) -> Need:
+        return self.room.need(self.caches[key], num_tokens)
+
+    def _spillable(self, key: SessionKey, num_tokens: int | None) -> Sequence[SessionKey]:
+        if num_tokens is None:
+            return [one.key for one in self.idle(key) if one.need != Need()]
+        return choose_spills(self.budget, key, self._need(key, num_tokens), self.idle(key))
+
+    def _spill(self, keys: Sequence[SessionKey]) -> Spilled:
+        num_unsaved = 0
+        for key in keys:
+            if not self.save_at_last(key):
+                num_unsaved += 1
+            # Emptied, not only forgotten: a turn may still know the value.
+            self.caches[key].crop_to(0)
+            self.remove(key)
+        if keys:
+            logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
+        return Spilled(len(keys), num_unsaved)
+
+    # ------------------------------------------------------------------- disk
+
+    def save(self, key: SessionKey, cuts: Sequence[int] = ()) -> bool:
+        """Have what the cache holds written to disk in the background; stored runs end at `cuts`.
+
+        While a turn has it, only what has its lasting form. False where not all of it will be on disk: also where there
+        is no memory for a copy.
+        """
+        return self._save(key, cuts, self._room_for_copies())
+
+    def save_at_last(self, key: SessionKey) -> bool:
+        """Like `save`, but a piece at a time where there is no memory to copy all, and where the disk is behind it is
+        waited for; as long as it makes progress."""
+        if self._persistence is None or self.save(key):
+            return self._persistence is not None
+        cache, num_before = self.caches[key], -1
+        self._wait_for_copies()
+        num_saved, num_lasting = self._num_saved(key, cache), self._num_lasting(key, cache)
+        while num_before < num_saved < num_lasting and self._is_worth_saving(key):
+            # Beside what the caches take, one layer is kept free: nothing else needs it before the copy is written.
+            room_bytes = self._room_for_copies() + self.budget.free_layer_bytes
+            self._save(key, (), room_bytes, num_saved + BLOCK_TOKENS)
+            self._wait_for_copies()
+            num_before, num_saved = num_saved, self._num_saved(key, cache)
+        return num_saved >= num_lasting
+
+    def save_all(self) -> None:
+        """Save what could not be saved before, waiting for the disk: the process is about to end."""
+        for key in self.caches:
+            if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
+                self.save_at_last(key)
+
+    def _save(self, key: SessionKey, cuts: Sequence[int], room_bytes: int, num_tokens: int | None = None) -> bool:
+        cache = self.caches.get(key)
+        if self._persistence is None or cache is None or not self._is_worth_saving(key):
+            return False
+        num_lasting = self._num_lasting(key, cache)
+        num_tokens = num_lasting if num_tokens is None else min(num_tokens, num_lasting)
+        return self._persistence.save(key.owner, key.session_id, cache, cuts, num_tokens, room_bytes)
+
+    def _num_lasting(self, key: SessionKey, cache: SessionCache) -> int:
+        return cache.num_settled_tokens if key in self.turns else cache.num_tokens
+
+    def _num_saved(self, key: SessionKey, cache: SessionCache) -> int:
+        if self._persistence is None:
+            return 0
+        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, self.forms[key].kind)
+
+    def _is_worth_saving(self, key: SessionKey) -> bool:
+        """Nothing of a temporary chat is; and a form that was taken for want of memory is not the one in which the chat
+        will go on."""
+        form = self.forms[key]
+        return form.is_saved and self.caches[key].kind == form.kind
+
+    def _count_copies(self) -> None:
+        if self._persistence is not None:
+            self.room.budget.hold(_COPIES, self._persistence.pending)
+
+    def _room_for_copies(self) -> int:
+        lie_in_ram = self._persistence is not None and self._persistence.copies_lie_in_ram
+        return self.budget.free_host_bytes if lie_in_ram else self.budget.free_bytes
+
+    def _wait_for_copies(self) -> bool:
+        """Whether there were any."""
+        if self._persistence is None or self._persistence.pending == Need():
+            return False
+        self._persistence.flush()
+        self._count_copies()
+        return True

@@ -1,0 +1,13 @@
+"""`SessionKey`: whose session; what caches are known by. Two owners never share one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """A session of an owner."""
+
+    owner: str
+    session_id: str
