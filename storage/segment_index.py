@@ -121,7 +121,26 @@ def _slice(
 
 
 def find_segment_id(db: DbSession, key: str) -> int | None:
-    return db.scalar(select(SegmentRow.id).where(SegmentRow.key == key))
+    return db.scalar(_id_of_key(), {"key": key})
+
+
+def find_file_kinds(db: DbSession, key: str) -> set[FileKind]:
+    """Which files of the segment with this key are stored."""
+    return {FileKind(kind) for kind in db.scalars(_kinds_of_key(), {"key": key})}
+
+
+@functools.cache
+def _id_of_key() -> Select[int]:
+    return select(SegmentRow.id).where(SegmentRow.key == bindparam("key"))
+
+
+@functools.cache
+def _kinds_of_key() -> Select[str]:
+    return (
+        select(SegmentFileRow.kind)
+        .join(SegmentRow, SegmentRow.id == SegmentFileRow.segment_id)
+        .where(SegmentRow.key == bindparam("key"))
+    )
 
 
 def find_segment_ids(db: DbSession, keys: Collection[str]) -> list[int]:
@@ -307,7 +326,16 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _chain(db: DbSession, segment_id: int) -> list[int]:
-    chain = select(SegmentRow.id, SegmentRow.parent_id).where(SegmentRow.id == segment_id).cte("chain", recursive=True)
+    return list(db.scalars(_chain_up(), {"segment_id": segment_id}))
+
+
+@functools.cache
+def _chain_up() -> Select[int]:
+    chain = (
+        select(SegmentRow.id, SegmentRow.parent_id)
+        .where(SegmentRow.id == bindparam("segment_id"))
+        .cte("chain", recursive=True)
+    )
     above = aliased(SegmentRow)
     chain = chain.union(select(above.id, above.parent_id).join(chain, above.id == chain.c.parent_id))
-    return list(db.scalars(select(chain.c.id)))
+    return select(chain.c.id)

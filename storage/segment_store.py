@@ -30,6 +30,7 @@ from storage.segment_index import (
     ensure_salt,
     find_along,
     find_file,
+    find_file_kinds,
     find_file_sizes,
     find_files,
     find_segment_id,
@@ -276,7 +277,7 @@ class SegmentStore:
         # It may be stored already: then it must not make room for what will hang below it.
         keep.add(key)
         with self._database.read() as db:
-            stored = {file.kind for file in find_files(db, SegmentRow.key == key)}
+            stored = find_file_kinds(db, key)
         wanted = {
             FileKind.KV: (namespace.layout, segment.tensors),
             FileKind.STATE: (namespace.state_layout, segment.state),
