@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -182,6 +182,11 @@ class ChatService:
     def active_turn(self, session_id: str) -> Turn | None:
         """The turn that runs or waits in this session, if any."""
         return self._runtime.runner.active(self.get_session(session_id).id)
+
+    def busy_among(self, sessions: Iterable[ChatSession]) -> frozenset[str]:
+        """The ids of those in which a turn runs or waits."""
+        mine = (session.id for session in sessions if session.owner == self._owner)
+        return frozenset(session_id for session_id in mine if self._runtime.runner.active(session_id) is not None)
 
     # --------------------------------------------------------------- sessions
 

@@ -49,7 +49,10 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(embedded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    request: pytest.FixtureRequest, embedded: LoadedModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    request.getfixturevalue("browser")  # where no event loop runs yet, Gradio makes some that nobody closes
     with (
         pytest.MonkeyPatch.context() as patch,
         open_service(embedded, tmp_path_factory.mktemp("browser"), max_concurrent_turns=3) as service,

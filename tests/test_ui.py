@@ -6,21 +6,20 @@ import asyncio
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
-from html.parser import HTMLParser
 
 import pytest
 from gradio.utils import diff
 from hypothesis import given
 from hypothesis import strategies as st
+from markup import HOSTILE, Elements, actions_of, assert_harmless, reply, session, user
 
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
 from chatcache.reports import CacheReport, ModelInfo
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
-from chatcache.ui.actions import file_name
 from chatcache.ui.cache_panel import describe, render_cache_panel
-from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list, render_title
+from chatcache.ui.chat_days import ChatGroup, Span
+from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found, render_title
 from chatcache.ui.follow import Watch, tail
 from chatcache.ui.formulas import render_formula
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
@@ -29,94 +28,7 @@ from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript
 from chatcache.ui.view import View
-from storage.records import ChatSession, Message, MessageStatus, Role
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "</div></article><iframe src='//elsewhere.example'>",
-    "![picture](http://elsewhere.example/p.png)",
-    "[link](javascript:alert(1)) [data](data:text/html;base64,PHNjcmlwdD4=)",
-    "[a](http://x.example 'title\" onmouseover=\"alert(1)')",
-    "<!-- <svg onload=alert(1)> -->",
-    "```html\n</code></pre><script>alert(1)</script>\n```",
-    '```"><script>alert(1)</script>\ncode\n```',
-    "&lt;script&gt; &#60;img src=x&#62;",
-    "`<b onclick=alert(1)>`",
-    "<https://x.example/'onclick=alert(1)>",
-    r"$\href{javascript:alert(1)}{x} \style{background:url(//elsewhere.example)}{x} \text{<script>alert(1)</script>}$",
-    "$$\n</math><img src=x onerror=alert(1)>\n$$",
-    r"\(\color{red;background:url(//elsewhere.example)}{x} \class{onclick=alert(1)}{\unicode{60}}\)",
-    "```python\n'''<img src=x onerror=alert(1)>\n</span><script>\n```",
-]
-OUR_TAGS = frozenset(
-    re.findall(
-        r"\w+",
-        "p br strong em s a code pre div span ul ol li blockquote h1 h2 h3 h4 h5 h6 hr table thead tbody tr th td "
-        "button article footer details summary "
-        "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd "
-        "mstyle mpadded mphantom menclose",
-    )
-)
-
-
-class Elements(HTMLParser):
-    """Every element and attribute that a browser would see, and the text outside them."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: list[tuple[str, str]] = []
-        self.text = ""
-        self.comments: list[str] = []
-        self.feed(markup)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-
-def assert_harmless(markup: str) -> Elements:
-    found = Elements(markup)
-    assert found.tags <= OUR_TAGS, found.tags - OUR_TAGS
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
-    for name, value in found.attributes:
-        if name in ("href", "src"):
-            assert not re.match(r"\s*(javascript|data|vbscript|file):", value, re.IGNORECASE), value
-    assert not found.comments
-    return found
-
-
-def user(text: str, **fields: object) -> Message:
-    return replace(
-        Message("u1", "s1", None, Role.USER, text, MessageStatus.COMPLETE, 0, NOW),
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def reply(text: str, **fields: object) -> Message:
-    return replace(
-        Message("r1", "s1", "u1", Role.ASSISTANT, text, MessageStatus.COMPLETE, 1, NOW),
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def session(title: str, session_id: str = "s1", **fields: object) -> ChatSession:
-    plain = ChatSession(session_id, "local", title, None, None, False, {}, {}, {}, NOW, NOW, None, None, 1)
-    return replace(plain, **fields)  # type: ignore[arg-type]
-
-
-def actions_of(markup: str) -> list[str]:
-    return [value for name, value in Elements(markup).attributes if name == "data-action"]
-
+from storage.records import MessageStatus
 
 # ------------------------------------------------------------------- Markdown
 
@@ -135,10 +47,13 @@ def test_nothing_a_person_writes_becomes_an_element_of_its_own(text: str) -> Non
     assert assert_harmless(render_transcript(texts, [user(text)], {})).text == text
     assert Elements(render_title(texts, text)).text == text
     assert "script" not in Elements(render_notice(texts, Notice(text))).tags
-    listed = Elements(render_chat_list(texts, [session(text)], current_id=None, query=""))
-    assert listed.text == text
-    assert listed.tags == {"ul", "li", "a", "span"}
-    assert text in Elements(render_chat_list(texts, [], current_id=None, query=text)).text
+    assert text in Elements(render_found(texts, [], Listed(query=text))).text
+    for markup in (
+        render_chat_list(texts, [ChatGroup(Span.TODAY, (session(text),))], Listed()),
+        render_bin(texts, [session(text)], Listed(), doubted=None),
+        render_bin(texts, [session(text)], Listed(), doubted="s1"),
+    ):
+        assert text in assert_harmless(markup).text
 
 
 def test_html_in_a_reply_is_shown_as_it_was_written() -> None:
@@ -350,38 +265,6 @@ def test_a_line_shows_what_the_model_no_longer_reads() -> None:
 def test_hidden_messages_are_offered() -> None:
     assert actions_of(render_transcript(texts, [user("a")], {}, num_hidden=2))[0] == "earlier"
     assert "earlier" not in actions_of(render_transcript(texts, [user("a")], {}))
-
-
-# ---------------------------------------------------------------------- chats
-
-
-def test_the_current_chat_is_marked_and_untitled_ones_have_a_name() -> None:
-    markup = render_chat_list(texts, [session("One"), session("", "s2")], current_id="s2", query="")
-    assert markup.count('aria-current="page"') == 1
-    assert markup.index('data-session="s2"') < markup.index("aria-current")
-    assert texts.UNTITLED in markup
-
-
-def test_the_list_says_why_it_is_empty_or_cut_off() -> None:
-    assert texts.NO_CHATS in render_chat_list(texts, [], current_id=None, query="")
-    assert "leeks" in render_chat_list(texts, [], current_id=None, query="leeks")
-    full = [session("x", f"s{n}") for n in range(NUM_CHATS_LISTED)]
-    assert texts.MORE_CHATS in render_chat_list(texts, full, current_id=None, query="")
-    assert texts.MORE_CHATS not in render_chat_list(texts, full[1:], current_id=None, query="")
-
-
-@pytest.mark.parametrize(
-    ("title", "name"),
-    [
-        ("", "chat.json"),
-        ("../../etc/passwd", "etc-passwd.json"),
-        ('What? A *name*: "x" / y\\z', "What-A-name-x-y-z.json"),
-        ("Größe 你好", "Größe-你好.json"),
-        ("x" * 200, "x" * 60 + ".json"),
-    ],
-)
-def test_an_exported_file_has_a_name_that_every_system_takes(title: str, name: str) -> None:
-    assert file_name(title) == name
 
 
 # ---------------------------------------------------------------------- cache

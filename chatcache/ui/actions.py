@@ -5,18 +5,15 @@ Every action either happens or says in a sentence why not; what was typed stays 
 
 from __future__ import annotations
 
-import re
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, StaleTipError
-from chatcache.ui.chat_list import NUM_CHATS_LISTED, render_chat_list
+from chatcache.ui.file_actions import FileActions
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of, told
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Place, Seen
@@ -31,6 +28,7 @@ class Actions(Handlers):
 
     def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
         super().__init__(service, page, texts)
+        self.files = FileActions(service, page, texts)
         self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
             "continue": self._continue,
@@ -40,6 +38,7 @@ class Actions(Handlers):
             "select": lambda click: self._select(click.target),
             "fork": self._fork,
             "undelete": self._undelete,
+            "replace": lambda click: self.files.replace(click.place, click.target),
             "earlier": lambda click: {page.place: click.place.showing_more().to_json()},
             "suggest": self._suggest,
             "dismiss": lambda _click: {page.notice: ""},
@@ -62,13 +61,6 @@ class Actions(Handlers):
     @said_if_refused
     def new_chat(self, sent: object) -> Updates:
         return self.go(Place.from_json(sent), None)
-
-    @said_if_refused
-    def list_chats(self, sent: object, query: str | None) -> Updates:
-        query = (query or "").strip()
-        sessions = self._service.sessions(query=query or None, limit=NUM_CHATS_LISTED)
-        current = Place.from_json(sent).session_id
-        return {self._page.chats: render_chat_list(self._texts, sessions, current_id=current, query=query)}
 
     # ------------------------------------------------------------------ the chat
 
@@ -175,23 +167,6 @@ class Actions(Handlers):
     def _undelete(self, click: _Click) -> Updates:
         return self.go(click.place, self._service.undelete(click.target).id)
 
-    @said_if_refused
-    def export(self, sent: object) -> Updates:
-        session = self._service.get_session(session_of(Place.from_json(sent)))
-        text = self._service.export(session.id, format="json")
-        return {self._page.exported: {"name": file_name(session.title), "text": text, "at": time.time()}}
-
-    @said_if_refused
-    def import_file(self, sent: object, path: str) -> Updates:
-        """Take in an exported chat and go to it; the uploaded copy is removed from Gradio's folder."""
-        file = Path(path)
-        try:
-            report = self._service.import_(file.read_bytes())
-        finally:
-            file.unlink(missing_ok=True)
-        said = " ".join((self._texts.imported(report.session.title, report.outcome), *report.notes))
-        return self.go(Place.from_json(sent), report.session.id) | self.notify(said)
-
     # ------------------------------------------------------------------ private
 
     def _session_as_seen(self, click: _Click) -> str:
@@ -211,12 +186,6 @@ class _Click:
     target: str
     ticket: str
     text: str
-
-
-def file_name(title: str) -> str:
-    """A name for an exported file that every system accepts."""
-    words = re.sub(r"[^\w-]+", "-", title).strip("-_")[:60].strip("-_")
-    return f"{words or 'chat'}.json"
 
 
 def _new_ticket() -> str:

@@ -1,29 +1,66 @@
-"""Sessions → the HTML of the list of chats and of a chat's title.
+"""Sessions → the HTML of the list of chats, of the bin, and of a chat's title.
 
-Each entry of the list is a link to its own address, so it also opens in a new tab.
+Each entry is a link to its own address, so it also opens in a new tab. Buttons carry `data-action` and `data-message`.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
+from chatcache.ui.chat_days import ChatGroup, Month
+from chatcache.ui.shelf import EVERYTHING
 from chatcache.ui.texts import Texts
 from storage.records import ChatSession
 
-NUM_CHATS_LISTED = 50
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """How a list is shown: which chat the tab is at, which are being answered, and whether there are more."""
+
+    current_id: str | None = None
+    busy_ids: Collection[str] = field(default_factory=frozenset)
+    query: str = ""
+    has_more: bool = False
 
 
-def render_chat_list(texts: Texts, sessions: Sequence[ChatSession], *, current_id: str | None, query: str) -> str:
-    """The list, most recent first as the service gives it, with a sentence where it is empty or cut off."""
-    items = "".join(_render_entry(texts, session, is_current=session.id == current_id) for session in sessions)
-    note = ""
-    if not sessions:
-        note = texts.no_match(query) if query else texts.NO_CHATS
-    elif len(sessions) >= NUM_CHATS_LISTED:
-        note = texts.MORE_CHATS
-    return f'<ul class="chats" aria-label="{texts.CHATS}">{items}</ul>' + (
-        f'<p class="quiet">{html.escape(note)}</p>' if note else ""
+def render_chat_list(texts: Texts, groups: Sequence[ChatGroup], listed: Listed) -> str:
+    """The chats under the headings of their groups."""
+    items = "".join(
+        f'<li><h3 id="chats-{number}">{html.escape(_heading(texts, group))}</h3>'
+        f'<ul aria-labelledby="chats-{number}">{_entries(texts, group.sessions, listed)}</ul></li>'
+        for number, group in enumerate(groups)
+    )
+    return _list(texts.CHATS, items) + _end(texts, listed, texts.NO_CHATS, is_empty=not groups)
+
+
+def render_found(texts: Texts, sessions: Sequence[ChatSession], listed: Listed) -> str:
+    """The chats that a search found, the best first."""
+    return _list(texts.CHATS, _entries(texts, sessions, listed)) + _end(texts, listed, "", is_empty=not sessions)
+
+
+def render_bin(texts: Texts, sessions: Sequence[ChatSession], listed: Listed, *, doubted: str | None) -> str:
+    """The chats in the bin, and what can be done about them; `doubted` is what is asked about, as `Shelf` has it."""
+    head = ""
+    if sessions and not listed.query:
+        asked = _question(texts, texts.EMPTY_BIN_QUESTION, EVERYTHING) if doubted == EVERYTHING else ""
+        head = asked or _button(texts.EMPTY_BIN, "doubt", EVERYTHING, "wide empty-bin")
+    items = "".join(
+        f'<li class="in-bin">{_link(texts, session, listed)}'
+        + (
+            _question(texts, texts.purge_question(session.title), session.id)
+            if session.id == doubted
+            else _button(texts.RESTORE, "restore", session.id, "icon restore", of=session.title or texts.UNTITLED)
+            + _button(texts.PURGE, "doubt", session.id, "icon purge", of=session.title or texts.UNTITLED)
+        )
+        + "</li>"
+        for session in sessions
+    )
+    return (
+        f"<h2>{texts.BIN}</h2>{head}"
+        + _list(texts.BIN, items)
+        + _end(texts, listed, texts.BIN_EMPTY, is_empty=not sessions)
     )
 
 
@@ -32,11 +69,52 @@ def render_title(texts: Texts, title: str) -> str:
     return f'<h1 title="{shown}">{shown}</h1>'
 
 
-def _render_entry(texts: Texts, session: ChatSession, *, is_current: bool) -> str:
-    title = html.escape(session.title or texts.UNTITLED)
-    current = ' aria-current="page"' if is_current else ""
-    pinned = f'<span class="pinned" title="{texts.PINNED}"></span>' if session.pinned else ""
+def _list(name: str, items: str) -> str:
+    return f'<ul class="chats" aria-label="{name}">{items}</ul>'
+
+
+def _end(texts: Texts, listed: Listed, nothing: str, *, is_empty: bool) -> str:
+    if listed.has_more:
+        return _button(texts.SHOW_MORE, "more", "", "wide")
+    if is_empty:
+        return f'<p class="quiet">{html.escape(texts.no_match(listed.query) if listed.query else nothing)}</p>'
+    return ""
+
+
+def _heading(texts: Texts, group: ChatGroup) -> str:
+    if isinstance(group.span, Month):
+        return texts.month(group.span.number, group.span.year)
+    return texts.SPANS[group.span]
+
+
+def _entries(texts: Texts, sessions: Sequence[ChatSession], listed: Listed) -> str:
+    return "".join(f"<li>{_link(texts, session, listed)}</li>" for session in sessions)
+
+
+def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
+    title, session_id = html.escape(session.title or texts.UNTITLED), html.escape(session.id)
+    current = ' aria-current="page"' if session.id == listed.current_id else ""
+    marks = ""
+    if session.id in listed.busy_ids:
+        marks += f'<span class="pulse" role="img" aria-label="{texts.IS_ANSWERED}" title="{texts.IS_ANSWERED}"></span>'
     return (
-        f'<li><a href="?session={html.escape(session.id)}" data-session="{html.escape(session.id)}"{current} '
-        f'title="{title}"><span>{title}</span>{pinned}</a></li>'
+        f'<a href="?session={session_id}" data-session="{session_id}"{current} title="{title}">'
+        f"<span>{title}</span>{marks}</a>"
+    )
+
+
+def _question(texts: Texts, question: str, target: str) -> str:
+    return (
+        f'<div class="question" role="group" aria-label="{texts.PURGE}"><p>{html.escape(question)}</p>'
+        + _button(texts.PURGE, "purge", target, "danger")
+        + _button(texts.KEEP, "keep", target, "keep")
+        + "</div>"
+    )
+
+
+def _button(name: str, action: str, target: str, classes: str, *, of: str = "") -> str:
+    about = f"{name}: {html.escape(of)}" if of else name
+    return (
+        f'<button type="button" class="control {classes}" data-action="{action}" data-message="{html.escape(target)}" '
+        f'title="{about}" aria-label="{about}"><span>{name}</span></button>'
     )

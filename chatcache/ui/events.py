@@ -11,6 +11,7 @@ import gradio as gr
 from chatcache.ui.actions import Actions
 from chatcache.ui.follow import Follower
 from chatcache.ui.layout import Page
+from chatcache.ui.list_actions import ListActions
 from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 def bind(service: ChatService, page: Page, texts: Texts) -> None:
     """Bind every event, inside the `gr.Blocks` that is open."""
     actions, follower = Actions(service, page, texts), Follower(service, page, texts)
+    lists, files = ListActions(service, page, texts), actions.files
     place, seen, ticket, message = page.place, page.seen, page.ticket, page.message
 
-    listed = {"outputs": [page.chats, page.notice], "trigger_mode": "always_last", **QUIET}
-    seen.changed(actions.list_chats, [place, page.search], **listed)
-    page.search.change(actions.list_chats, [place, page.search], **listed)
+    for something_changed in (seen.changed, page.shelf.changed, page.search.change):
+        something_changed(
+            lists.read,
+            [place, page.shelf, page.search],
+            [page.chats, page.bin, page.notice],
+            trigger_mode="always_last",
+            **QUIET,
+        )
 
     followed = [getattr(page, name) for name in FOLLOWED]
     place.arrived(follower.follow, place, followed, trigger_mode="multiple", **QUIET)
@@ -37,6 +44,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
         trigger(handler, list(inputs), changed, **QUIET)
 
     on(page.chats.go, actions.go_to, place)
+    on(page.chats.act, lists.act, place, page.shelf)
+    on(page.bin.click, lists.turn, page.shelf)
     on(place.travelled, actions.go_to, place)
     on(page.new_chat.click, actions.new_chat, place)
     on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message)
@@ -48,8 +57,9 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.cancel_title.click, actions.cancel_rename)
     on(page.pin.click, actions.toggle_pin, place)
     on(page.delete.click, actions.delete, place)
-    on(page.export.click, actions.export, place)
-    on(page.upload.upload, actions.import_file, place, page.upload)
+    on(page.export.click, files.export, place)
+    on(page.export_markdown.click, files.export_markdown, place)
+    on(page.upload.upload, files.import_files, place, page.shelf, page.upload)
 
 
 QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
@@ -60,5 +70,5 @@ FOLLOWED = (
 )  # fmt: skip
 """What the follower writes."""
 
-CHANGED_BY_ACTIONS = ("place", "ticket", "message", "notice", "rename_row", "new_title", "exported")
+CHANGED_BY_ACTIONS = ("place", "ticket", "message", "notice", "shelf", "rename_row", "new_title", "exported")
 """What an action writes itself; everything else it does is seen by the follower."""

@@ -10,6 +10,7 @@ import gradio as gr
 
 from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.shelf import Shelf
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LIVE_TEMPLATE
 
@@ -24,8 +25,10 @@ class Page:
     seen: gr.HTML
     ticket: gr.HTML
     new_chat: gr.Button
+    shelf: gr.HTML
     search: gr.Textbox
     chats: gr.HTML
+    bin: gr.Button
     upload: gr.UploadButton
     title: gr.HTML
     session_tools: gr.Row
@@ -33,6 +36,7 @@ class Page:
     pin: gr.Button
     delete: gr.Button
     export: gr.Button
+    export_markdown: gr.Button
     exported: gr.HTML
     rename_row: gr.Row
     new_title: gr.Textbox
@@ -55,29 +59,35 @@ def lay_out(texts: Texts) -> Page:
     with gr.Sidebar(width=280, elem_id="sidebar"):
         gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
         new_chat = gr.Button(texts.NEW_CHAT, variant="primary", elem_id="new-chat")
+        shelf = gr.HTML(Shelf().to_json(), html_template="", js_on_load=script("shelf"), elem_id="shelf")
         search = gr.Textbox(
             label=texts.SEARCH_CHATS, placeholder=texts.SEARCH_CHATS, show_label=False, container=False, max_lines=1
         )
         chats = gr.HTML("", js_on_load=script("chats"), elem_id="chats", apply_default_css=False)
-        upload = gr.UploadButton(texts.IMPORT, file_types=[".json"], size="sm", elem_id="import")
+        with gr.Row(elem_id="shelf-tools"):
+            upload = gr.UploadButton(
+                texts.IMPORT, file_count="multiple", file_types=[".json"], size="sm", min_width=0, elem_id="import"
+            )
+            bin = gr.Button(texts.BIN, size="sm", min_width=0, elem_id="bin")
     with gr.Row(elem_id="desk"):
         with gr.Column(elem_id="talk"):
             with gr.Row(elem_id="head"):
-                title = gr.HTML("", js_on_load=None, elem_id="title", apply_default_css=False)
+                title = gr.HTML("", js_on_load=script("title"), elem_id="title", apply_default_css=False)
+                with gr.Row(visible=False, elem_id="rename-row") as rename_row:
+                    new_title = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
+                    save_title = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
+                    cancel_title = gr.Button(texts.CANCEL, size="sm", min_width=0, elem_id="cancel-title")
                 with gr.Row(visible=False, elem_id="session-tools") as session_tools:
-                    rename, pin, delete, export = (
+                    rename, pin, delete, export, export_markdown = (
                         gr.Button(name, size="sm", min_width=0, elem_classes=["tool", icon])
-                        for icon, name in (
-                            ("rename", texts.RENAME),
-                            ("pin", texts.PIN),
-                            ("delete", texts.DELETE),
-                            ("export", texts.EXPORT),
+                        for name, icon in (
+                            (texts.RENAME, "rename"),
+                            (texts.PIN, "pin"),
+                            (texts.DELETE, "delete"),
+                            (texts.EXPORT, "export"),
+                            (texts.EXPORT_MARKDOWN, "export-markdown"),
                         )
                     )
-            with gr.Row(visible=False, elem_id="rename-row") as rename_row:
-                new_title = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
-                save_title = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
-                cancel_title = gr.Button(texts.CANCEL, size="sm", min_width=0)
             with gr.Column(elem_id="conversation"):
                 transcript = gr.HTML(
                     "",

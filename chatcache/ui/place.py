@@ -6,10 +6,9 @@ writes that. So neither can undo the other.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from typing import Any
 
+from chatcache.ui.sent import count, from_json, text, to_json
 from storage.records import ChatSession
 
 NUM_MESSAGES_SHOWN = 40
@@ -35,16 +34,16 @@ class Place:
         return replace(self, num_shown=self.num_shown + NUM_MESSAGES_SHOWN, visit=self.visit + 1)
 
     def to_json(self) -> str:
-        return _to_json({"session": self.session_id, "shown": self.num_shown, "visit": self.visit})
+        return to_json({"session": self.session_id, "shown": self.num_shown, "visit": self.visit})
 
     @classmethod
     def from_json(cls, sent: object) -> Place:
         """From what a browser sent; whatever is not understood takes its default."""
-        data = _from_json(sent)
+        data = from_json(sent)
         return cls(
-            session_id=_text(data.get("session")),
-            num_shown=min(max(_count(data.get("shown"), NUM_MESSAGES_SHOWN), 1), MOST_MESSAGES_SHOWN),
-            visit=_count(data.get("visit"), 0),
+            session_id=text(data.get("session")),
+            num_shown=count(data.get("shown"), default=NUM_MESSAGES_SHOWN, least=1, most=MOST_MESSAGES_SHOWN),
+            visit=count(data.get("visit"), default=0),
         )
 
 
@@ -61,31 +60,10 @@ class Seen:
         return cls(session.id, session.tip_id, session.version)
 
     def to_json(self) -> str:
-        return _to_json({"session": self.session_id, "tip": self.tip_id, "version": self.version})
+        return to_json({"session": self.session_id, "tip": self.tip_id, "version": self.version})
 
     @classmethod
     def from_json(cls, sent: object) -> Seen:
         """From what a browser sent; whatever is not understood takes its default."""
-        data = _from_json(sent)
-        return cls(_text(data.get("session")), _text(data.get("tip")), _count(data.get("version"), 0))
-
-
-def _to_json(data: dict[str, Any]) -> str:
-    """As text, for Gradio changes dictionaries in place while the page still reads them; without any tag in it."""
-    return json.dumps(data).replace("<", "\\u003c")
-
-
-def _from_json(sent: object) -> dict[str, Any]:
-    try:
-        data = json.loads(sent) if isinstance(sent, str) else None
-    except (ValueError, RecursionError):
-        data = None
-    return data if isinstance(data, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _count(value: object, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+        data = from_json(sent)
+        return cls(text(data.get("session")), text(data.get("tip")), count(data.get("version"), default=0))

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
+from chatcache.ui.chat_days import Span
 from chatcache.ui.figures import Figures
 from storage.transfer import ImportOutcome
 
@@ -49,12 +50,23 @@ class Texts(Figures):
     UNPIN = "Unpin"
     DELETE = "Delete"
     EXPORT = "Export"
+    EXPORT_MARKDOWN = "Export as Markdown"
     IMPORT = "Import"
     TITLE = "Title"
     SAVE_TITLE = "Save title"
     CANCEL = "Cancel"
     UNTITLED = "Untitled chat"
-    PINNED = "pinned"
+
+    SPANS: ClassVar[Mapping[Span, str]] = {
+        Span.PINNED: "Pinned",
+        Span.TODAY: "Today",
+        Span.YESTERDAY: "Yesterday",
+        Span.WEEK: "Previous 7 days",
+    }
+    MONTHS: ClassVar[Sequence[str]] = (
+        "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+        "December",
+    )  # fmt: skip
 
     CONVERSATION = "Conversation"
     YOU = "You"
@@ -69,7 +81,16 @@ class Texts(Figures):
     WELCOME_DETAIL = "It runs on this machine, and everything it reads is kept: each turn computes only what is new."
 
     NO_CHATS = "Chats you start appear here."
-    MORE_CHATS = "Older chats are found by searching."
+    SHOW_MORE = "Show more"
+    IS_ANSWERED = "is being answered"
+    BIN = "Bin"
+    BACK_TO_CHATS = "Back to chats"
+    BIN_EMPTY = "The bin is empty. What you delete waits here until you remove it for good."
+    RESTORE = "Restore"
+    PURGE = "Remove for good"
+    KEEP = "Keep"
+    EMPTY_BIN = "Empty the bin"
+    EMPTY_BIN_QUESTION = "Remove every chat in the bin for good? This cannot be undone."
 
     CACHE = "Cache"
     CACHE_EMPTY = "Nothing is cached for this chat yet. The first message fills the cache."
@@ -89,6 +110,8 @@ class Texts(Figures):
     OFFLINE = "Connection lost. What was written is kept; this page goes on once chatcache can be reached again."
     NOTHING_TO_STOP = "The reply had already ended."
     ROLLED_BACK = "Went back one turn. Its text is in the box; nothing was thrown away."
+    FILES_GONE = "The file is no longer here. Choose it once more."
+    REPLACE = "Replace"
     FORKED = "This is a new chat that goes on from there. The one it comes from is as it was."
     UNEXPECTED = (
         "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
@@ -102,6 +125,20 @@ class Texts(Figures):
 
     def no_match(self, query: str) -> str:
         return f"No chat matches “{query}”."
+
+    def month(self, number: int, year: int | None) -> str:
+        """`May`, or `May 2025` where it is not this year's."""
+        return self.MONTHS[number - 1] + (f" {year}" if year else "")
+
+    def bin(self, num_chats: int, *, are_more: bool) -> str:
+        """The way to the bin, with how much is in it: `Bin (3)`, or `Bin (99+)` where there are more."""
+        return f"{self.BIN} ({num_chats}{'+' if are_more else ''})" if num_chats else self.BIN
+
+    def purge_question(self, title: str) -> str:
+        return f"Remove “{title or self.UNTITLED}” for good? This cannot be undone."
+
+    def purged(self, num_chats: int) -> str:
+        return "1 chat was removed for good." if num_chats == 1 else f"{num_chats} chats were removed for good."
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} of {total}"
@@ -120,6 +157,18 @@ class Texts(Figures):
                 return f"{name} was imported; the chat that was here before is in the bin."
             case ImportOutcome.SKIPPED:
                 return f"{name} is here already; nothing was changed."
+
+    def imported_files(self, num_added: int, num_known: int, num_refused: int) -> str:
+        known = f" {self.number(num_known)} were here already." if num_known else ""
+        refused = f" {self.number(num_refused)} were refused." if num_refused else ""
+        total = self.number(num_added + num_known + num_refused)
+        return f"{self.number(num_added)} of {total} chats were imported.{known}{refused}"
+
+    def not_imported(self, file_name: str, reason: str) -> str:
+        return f"“{file_name}”: {reason}"
+
+    def file_too_large(self, most_bytes: int) -> str:
+        return f"A chat’s file may have at most {self.size(most_bytes)}. Nothing was imported from it."
 
     def status(self, event: StatusEvent) -> str:
         """What a running turn is doing; empty once it writes, for then the text speaks."""

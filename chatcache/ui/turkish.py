@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
+from chatcache.ui.chat_days import Span
 from chatcache.ui.texts import Texts
 from storage.transfer import ImportOutcome
 
@@ -30,6 +31,7 @@ class Turkish(Texts):
     REGENERATE = "Yeniden üret"
     ROLL_BACK = "Bir tur geri"
     CONTINUE = "Sürdür"
+    FORK = "Buradan yeni sohbet aç"
     PREVIOUS_REPLY = "Önceki yanıt"
     NEXT_REPLY = "Sonraki yanıt"
     PREVIOUS_VERSION = "Önceki sürüm"
@@ -49,12 +51,22 @@ class Turkish(Texts):
     UNPIN = "Sabitlemeyi kaldır"
     DELETE = "Sil"
     EXPORT = "Dışa aktar"
+    EXPORT_MARKDOWN = "Markdown olarak dışa aktar"
     IMPORT = "İçe aktar"
     TITLE = "Başlık"
     SAVE_TITLE = "Başlığı kaydet"
     CANCEL = "Vazgeç"
     UNTITLED = "Adsız sohbet"
-    PINNED = "sabitlenmiş"
+
+    SPANS: ClassVar[Mapping[Span, str]] = {
+        Span.PINNED: "Sabitlenmiş",
+        Span.TODAY: "Bugün",
+        Span.YESTERDAY: "Dün",
+        Span.WEEK: "Önceki 7 gün",
+    }
+    MONTHS: ClassVar[Sequence[str]] = (
+        "Ocak", "Şubat", "Mart", "Nisan", "Mayıs", "Haziran", "Temmuz", "Ağustos", "Eylül", "Ekim", "Kasım", "Aralık",
+    )  # fmt: skip
 
     CONVERSATION = "Konuşma"
     YOU = "Siz"
@@ -69,7 +81,16 @@ class Turkish(Texts):
     WELCOME_DETAIL = "Bu makinede çalışır ve okuduğu her şey saklanır: her turda yalnızca yeni olan hesaplanır."
 
     NO_CHATS = "Başlattığınız sohbetler burada görünür."
-    MORE_CHATS = "Daha eski sohbetler arama ile bulunur."
+    SHOW_MORE = "Daha fazla göster"
+    IS_ANSWERED = "yanıtlanıyor"
+    BIN = "Çöp kutusu"
+    BACK_TO_CHATS = "Sohbetlere dön"
+    BIN_EMPTY = "Çöp kutusu boş. Sildikleriniz, siz kalıcı olarak kaldırana dek burada bekler."
+    RESTORE = "Geri yükle"
+    PURGE = "Kalıcı olarak kaldır"
+    KEEP = "Kalsın"
+    EMPTY_BIN = "Çöp kutusunu boşalt"
+    EMPTY_BIN_QUESTION = "Çöp kutusundaki bütün sohbetler kalıcı olarak kaldırılsın mı? Bu geri alınamaz."
 
     CACHE = "Önbellek"
     CACHE_EMPTY = "Bu sohbet için henüz önbelleğe alınmış bir şey yok. İlk ileti önbelleği doldurur."
@@ -89,6 +110,9 @@ class Turkish(Texts):
     OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache'e yeniden ulaşılınca bu sayfa sürer."
     NOTHING_TO_STOP = "Yanıt zaten bitmişti."
     ROLLED_BACK = "Bir tur geri gidildi. Metni kutuda; hiçbir şey atılmadı."
+    FILES_GONE = "Dosya artık burada değil. Bir kez daha seçin."
+    REPLACE = "Değiştir"
+    FORKED = "Bu, oradan süren yeni bir sohbet. Geldiği sohbet olduğu gibi duruyor."
     UNEXPECTED = "chatcache'te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
 
     PROMPT_SUGGESTIONS = (
@@ -127,6 +151,15 @@ class Turkish(Texts):
     def no_match(self, query: str) -> str:
         return f"“{query}” ile eşleşen sohbet yok."
 
+    def bin(self, num_chats: int, *, are_more: bool) -> str:
+        return f"{self.BIN} ({num_chats}{'+' if are_more else ''})" if num_chats else self.BIN
+
+    def purge_question(self, title: str) -> str:
+        return f"“{title or self.UNTITLED}” kalıcı olarak kaldırılsın mı? Bu geri alınamaz."
+
+    def purged(self, num_chats: int) -> str:
+        return f"{self.number(num_chats)} sohbet kalıcı olarak kaldırıldı."
+
     def alternative(self, number: int, total: int) -> str:
         return f"{number} / {total}"
 
@@ -144,6 +177,15 @@ class Turkish(Texts):
                 return f"{name} içe aktarıldı; önceki sohbet çöp kutusunda."
             case ImportOutcome.SKIPPED:
                 return f"{name} zaten burada; hiçbir şey değişmedi."
+
+    def imported_files(self, num_added: int, num_known: int, num_refused: int) -> str:
+        known = f" {self.number(num_known)} sohbet zaten buradaydı." if num_known else ""
+        refused = f" {self.number(num_refused)} dosya kabul edilmedi." if num_refused else ""
+        total = self.number(num_added + num_known + num_refused)
+        return f"{total} sohbetten {self.number(num_added)} tanesi içe aktarıldı.{known}{refused}"
+
+    def file_too_large(self, most_bytes: int) -> str:
+        return f"Bir sohbet dosyası en çok {self.size(most_bytes)} olabilir. Ondan hiçbir şey içe aktarılmadı."
 
     def status(self, event: StatusEvent) -> str:
         progress = f" ({self.number(event.done)} / {self.tokens(event.total)})" if event.total else ""
