@@ -203,6 +203,8 @@ class ChatService:
         A temporary one is in no list and on no disk, neither its text nor its cache, and is gone when it is deleted or
         the service closed. Everything else can be done with it.
         """
+        if not isinstance(temporary, bool):
+            raise InvalidInputError("temporary must be true or false.")
         with translated_store_errors():
             return self._store.create_session(
                 self._owner,

@@ -13,6 +13,8 @@ _PLANE_ENDS = range(0xFFFE, 0x110000, 0x10000)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NONCHARACTER = re.compile("[\ufdd0-\ufdef" + "".join(f"{chr(end)}{chr(end + 1)}" for end in _PLANE_ENDS) + "]")
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""Marks that turn the direction of what stands beside them: in a list, of other titles and of dates."""
 _INVISIBLE = regex.compile(r"[\s\p{Default_Ignorable_Code_Point}]*")
 _TITLE_CHARACTERS = 60
 _QUERY_CHARACTERS = 1000
@@ -35,8 +37,8 @@ def clean_message(text: str) -> str:
 
 
 def clean_title(title: str) -> str:
-    """One line, no longer than a list can show."""
-    return " ".join(clean_text(title).split())[:200]
+    """One line, no longer than a list can show, that changes nothing beside it."""
+    return " ".join(_DIRECTION.sub("", clean_text(title)).split())[:200]
 
 
 def clean_query(query: str | None) -> str | None:
@@ -46,7 +48,7 @@ def clean_query(query: str | None) -> str | None:
 
 def title_from(text: str) -> str:
     """A title made from the first message: its first line with words in it, cut between words."""
-    line = next((" ".join(line.split()) for line in text.splitlines() if _is_visible(line)), "")
+    line = next((clean_title(line) for line in text.splitlines() if _is_visible(line)), "")
     if len(line) <= _TITLE_CHARACTERS:
         return line
     cut = line[:_TITLE_CHARACTERS]

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from storage.chat_store import ChatStore
-from storage.records import ChatSession, SessionTree
+from storage.records import ChatSession, Message, SessionTree
 from storage.transfer_json import FORMAT, FORMAT_VERSION, MESSAGE_FIELDS, SESSION_FIELDS, TURN_FIELDS, parse_tree
 from storage.transfer_markdown import render_markdown
 
@@ -57,7 +57,8 @@ def export_json(store: ChatStore, owner: str, session_id: str) -> str:
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "session": _fields(tree.session, SESSION_FIELDS),
-        "messages": [_fields(message, MESSAGE_FIELDS) for message in tree.messages],
+        # As an import stores them, so that what is exported from there is the same.
+        "messages": [_fields(message, MESSAGE_FIELDS) for message in sorted(tree.messages, key=_position)],
         "turns": [_fields(turn, TURN_FIELDS) for turn in tree.turns],
     }
     return json.dumps(data, ensure_ascii=False, indent=1)
@@ -98,6 +99,10 @@ def import_chat(store: ChatStore, owner: str, chat: ImportedChat, *, replace: bo
 
 def _fields(record: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: _plain(getattr(record, name)) for name in names}
+
+
+def _position(message: Message) -> int:
+    return message.position
 
 
 def _plain(value: Any) -> Any:

@@ -243,6 +243,73 @@ def test_deleting_stops_the_turn_and_goes_to_the_bin_first(service: ChatService)
         service.get_session(session.id)
 
 
+def test_the_bin_is_emptied_at_once_and_for_its_owner_alone(service: ChatService) -> None:
+    kept, *binned = (service.create_session(title=f"{n}") for n in range(4))
+    other = service.for_owner("ann")
+    others = other.create_session()
+    for session in binned:
+        service.delete(session.id)
+    other.delete(others.id)
+    assert service.purge_bin() == 3
+    assert (service.purge_bin(), service.sessions(deleted=True)) == (0, ())
+    assert [s.id for s in service.sessions()] == [kept.id]
+    assert [s.id for s in other.sessions(deleted=True)] == [others.id]
+    with pytest.raises(NotFoundError):
+        service.undelete(binned[0].id)
+
+
+def test_an_export_brings_a_chat_back_from_the_bin(service: ChatService) -> None:
+    session = service.create_session()
+    send(service, session.id, "Hello")
+    data = service.export(session.id)
+    service.delete(session.id)
+    report = service.import_(data)
+    assert (report.outcome, report.session.id, report.session.deleted_at) == ("restored", session.id, None)
+    assert send(service, session.id, "Go on").message.text
+    assert service.import_(data).outcome == "skipped"
+
+
+def test_a_long_chat_is_read_page_by_page(service: ChatService) -> None:
+    session = service.create_session()
+    for text in ("One", "Two", "Three"):
+        send(service, session.id, text)
+    whole = service.messages(session.id)
+    assert service.messages(session.id, limit=2) == whole[-2:]
+    assert service.messages(session.id, limit=3, before=whole[4].id) == whole[1:4]
+    assert service.messages(session.id, before=whole[2].id) == whole[:2]
+    assert service.messages(session.id, limit=3, before=whole[0].id) == ()
+    assert service.num_messages(session.id) == 6
+    service.rollback(session.id)
+    assert service.num_messages(session.id) == 4
+    for limit in (0, -1, 1.5, True):
+        with pytest.raises(InvalidInputError, match="limit"):
+            service.messages(session.id, limit=limit)  # type: ignore[arg-type]
+    elsewhere = service.create_session()
+    with pytest.raises(InvalidInputError, match="another"):
+        service.messages(elsewhere.id, limit=2, before=whole[0].id)
+
+
+def test_how_a_reply_was_made_can_be_asked_for_many_at_once(service: ChatService) -> None:
+    session = service.create_session(sampling=Sampling(top_k=7), settings={"context_full": "stop"})
+    first = send(service, session.id, "One", Sampling(temperature=0.0, max_new_tokens=4, seed=11))
+    service.update_session(session.id, settings={"cache": "quantized-int8"}, sampling=None)
+    second = send(service, session.id, "Two", Sampling(max_new_tokens=4))
+    edited = service.edit(second.message.id, "by hand").result(TIMEOUT_S)
+    replies = [message.id for message in service.messages(session.id)] + [second.message.id]
+    details = service.turn_details(replies)
+    assert details.keys() == {first.message.id, second.message.id}
+    assert edited.message.id not in details
+    one, two = details[first.message.id], details[second.message.id]
+    assert (one.stats, two.stats) == (first.stats, second.stats)
+    assert (one.sampling.seed, one.sampling.top_k, one.sampling.temperature) == (11, 7, 0.0)
+    assert dict(one.settings) == {"context_full": "stop"}
+    assert (two.sampling.seed, two.sampling.temperature) == (second.stats.seed, 0.7), "the model's own default"
+    assert (two.stats.cache_kind, dict(two.settings)) == ("quantized-int8", {"cache": "quantized-int8"})
+    assert one.finished_at is not None
+    assert one.started_at < one.finished_at <= two.started_at
+    assert service.for_owner("ann").turn_details(replies) == {}
+
+
 def test_the_same_request_is_the_same_turn_while_it_runs_and_afterwards(service: ChatService) -> None:
     session = service.create_session()
     turns: list[Turn] = []

@@ -54,6 +54,12 @@ def test_a_given_title_is_one_line_of_bounded_length() -> None:
     assert len(clean_title("t" * 5000)) == 200
 
 
+def test_a_title_turns_the_direction_of_nothing_beside_it() -> None:
+    assert clean_title("gpj.\u202eexe") == title_from("gpj.\u202eexe") == "gpj.exe"
+    assert clean_title("\u2067שלום\u2069 abc") == "שלום abc"
+    assert title_from("\u202e\u2066\nHello") == "Hello"
+
+
 @pytest.mark.parametrize("text", [None, 5, b"bytes", ["a"], {}])
 def test_what_is_no_text_is_refused(text: Any) -> None:
     with pytest.raises(InvalidInputError, match="Text is expected"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,60 @@ def test_an_export_read_back_elsewhere_is_the_same_chat(
     assert comparable(copy) == comparable(original)
     assert report.session == copy.session
     assert elsewhere.branch(ME, session_id) == store.branch(ME, session_id)
+
+
+def test_a_tree_of_many_branches_is_exported_from_elsewhere_exactly_as_from_here(
+    store: ChatStore, elsewhere: ChatStore
+) -> None:
+    choose = random.Random(7)
+    session = store.create_session(
+        ME,
+        title="Many branches",
+        system_prompt=CODE,
+        sampling={"temperature": 0.5, "stop": ["END"], "seed": 2**63 - 1},
+        settings={"thinking": False, "context_full": "stop", "prompt_lookup": True, "cache": "quantized-int8"},
+        template_vars={"date_string": "1 May"},
+    )
+    tips: list[str | None] = [None]
+    for n in range(40):
+        above = choose.choice(tips)
+        begun = {"user_text": f"say {n}", "parent_id": above}
+        if n % 5 == 4:  # written anew rather than said anew
+            begun = {"parent_id": store.tree(ME, session.id).messages[0].id}
+        tips.append(reply(store, session.id, f"{n}: {CODE}", reasoning="hm" if n % 3 else None, **begun))
+    store.set_tip(ME, session.id, choose.choice(tips[1:]))
+    assert len(store.tree(ME, session.id).messages) >= 70
+    first = export_json(store, ME, session.id)
+    report = import_chat(elsewhere, ME, read_json(first, ME, clean=clean))
+    assert report.notes == ()
+    assert export_json(elsewhere, ME, session.id) == first
+    assert export_markdown(elsewhere, ME, session.id) == export_markdown(store, ME, session.id)
+    assert elsewhere.get_session(ME, session.id).settings == session.settings
+
+
+def test_importing_a_chat_that_is_in_the_bin_takes_it_out_as_it_was(store: ChatStore, session_id: str) -> None:
+    data = exported(store, session_id)
+    before = store.tree(ME, session_id)
+    store.delete(ME, session_id)
+    data["session"]["title"] = "older title"
+    report = import_data(store, data)
+    assert report.outcome is ImportOutcome.RESTORED
+    assert report.session == store.get_session(ME, session_id)
+    assert (report.session.deleted_at, report.session.title) == (None, before.session.title)
+    assert store.tree(ME, session_id).messages == before.messages
+    assert store.sessions(ME, deleted=True) == ()
+
+
+def test_replacing_a_chat_that_is_in_the_bin_takes_the_files_and_keeps_the_other_there(
+    store: ChatStore, session_id: str
+) -> None:
+    data = exported(store, session_id)
+    store.delete(ME, session_id)
+    data["session"]["title"] = "from the file"
+    report = import_data(store, data, replace=True)
+    assert report.outcome is ImportOutcome.REPLACED
+    assert [s.title for s in store.sessions(ME)] == ["from the file"]
+    assert [s.title for s in store.sessions(ME, deleted=True)] == ["Äpfel & π"]
 
 
 def test_importing_twice_leaves_the_first_as_it_is(store: ChatStore, session_id: str) -> None:
