@@ -25,11 +25,11 @@ def grouped(name: str) -> PreTrainedModel:
     return model
 
 
-def logits_after_prefill(model: PreTrainedModel, chunks: list[list[int]]) -> Tensor:
-    """Logits of what follows a 300-token prefill, forwarded chunk by chunk."""
+def logits_after_prefill(model: PreTrainedModel, chunks: list[list[int]], num_tokens: int = 300) -> Tensor:
+    """Logits of what follows a prefill of `num_tokens` tokens, forwarded chunk by chunk."""
     held = make_session_cache(model, "dynamic")
     with torch.inference_mode():
-        model(torch.tensor([random_ids(300)]), cache=held.cache)
+        model(torch.tensor([random_ids(num_tokens)]), cache=held.cache)
         return torch.cat([model(torch.tensor([chunk]), cache=held.cache).logits for chunk in chunks], dim=1)
 
 
@@ -54,6 +54,17 @@ def test_a_few_tokens_come_as_close_to_the_exact_logits_as_the_librarys_own_ways
     ours = logits_after_prefill(grouped(name), few)
     assert num_library_calls() == 4, "only the prefill's layers go through the library's function"
     assert (ours - exact).abs().max() <= sum(library_errors)
+
+
+@pytest.mark.parametrize("name", SDPA_MODELS)
+def test_behind_a_long_context_single_tokens_come_as_close(name: str) -> None:
+    num_tokens = attention._JOINED_FROM_TOKENS + 1
+    ids = random_ids(8, seed=1)
+    steps = [[i] for i in ids]
+    exact = logits_after_prefill(copy.deepcopy(tiny_model(name)).double(), [ids], num_tokens)
+    library = [logits_after_prefill(tiny_model(name), way, num_tokens) for way in ([ids], steps)]
+    ours = logits_after_prefill(grouped(name), steps, num_tokens)
+    assert (ours - exact).abs().max() <= sum((logits - exact).abs().max() for logits in library)
 
 
 def test_models_that_do_not_use_sdpa_are_left_alone() -> None:

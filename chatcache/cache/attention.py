@@ -63,7 +63,7 @@ def grouped_attention(
         return output, None
     if attention_mask is None and batch == 1:
         queries = query.view(1, key.shape[1], num_groups, head_dim)
-        return attend_one_token(queries, key, value, scaling or head_dim**-0.5).view(1, 1, num_heads, -1), None
+        return attend_one_token(queries, key, value, scaling or head_dim**-0.5).reshape(1, 1, num_heads, -1), None
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_groups, 1)
     rows = query.reshape(batch, key.shape[1], num_groups * num_queries, head_dim)
