@@ -17,6 +17,7 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
+from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.running_turns import RunningTurns
@@ -183,6 +184,7 @@ class LiveCaches:
             self.caches[key].crop_to(0)
             self.remove(key)
         if keys:
+            return_to_system()
             logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
         return Spilled(len(keys), num_unsaved)
 

@@ -19,6 +19,7 @@ from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
 from chatcache.live_caches import LiveCache, LiveCaches, Spilled
 from chatcache.memory.budget import Budget
+from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
 from chatcache.prefix import common_length
@@ -192,7 +193,10 @@ class SessionPool:
         self._end_prefetch(key)
         self._prefetched.pop(key, None)
         self._dropped.discard(key)
+        is_there = key in self.live.caches
         self.live.remove(key)
+        if is_there:
+            return_to_system()
 
     @property
     def budget(self) -> Budget:

@@ -1,0 +1,74 @@
+"""A hundred chats opened and closed: run by `test_resident_memory.py`, prints resident bytes as JSON.
+
+Arguments: the model's folder, a data directory, the memory budget in bytes, and how many words a message has.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import torch
+
+from chatcache.chat import ChatService
+from chatcache.config import ServiceConfig
+from chatcache.stats import Sampling
+
+NUM_CHATS = 100
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def main() -> None:
+    model, data_dir, budget_bytes, num_words = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    torch.set_num_threads(1)
+    config = ServiceConfig(
+        model=model,
+        data_dir=data_dir,
+        device="cpu",
+        dtype="float32",
+        weights="full",
+        memory_budget_bytes=budget_bytes,
+        disk_quota_bytes=2 * budget_bytes,
+    )
+    service = ChatService.open(config)
+
+    def chat(number: int) -> str:
+        session = service.create_session()
+        text = f"{number} " + "word " * num_words
+        service.send(session.id, text, Sampling(temperature=0.0, max_new_tokens=4)).result(250)
+        return session.id
+
+    def close(session_id: str) -> None:
+        service.drop_cache(session_id)
+        service.delete(session_id)
+
+    close(chat(0))
+    before = resident_bytes()
+    opened, seen = [], []
+    for number in range(1, NUM_CHATS + 1):
+        opened.append(chat(number))
+        seen.append(resident_bytes())
+    live_bytes = service.cache_report(opened[-1]).total_bytes
+    session_bytes = service.cache_report(opened[-1]).num_bytes
+    for session_id in opened:
+        close(session_id)
+    result = {
+        "before": before,
+        "most": max(seen),
+        "after": resident_bytes(),
+        "live_bytes": live_bytes,
+        "session_bytes": session_bytes,
+    }
+    service.close()
+    sys.stdout.write(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
