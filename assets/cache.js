@@ -1,5 +1,5 @@
 // On a narrow screen the figures wait behind a button.
-const panel = element.closest("#cache");
+const panel = element.closest("#side");
 const show = () => {
   const button = element.querySelector("button[data-action='details']");
   button?.setAttribute("aria-expanded", String(panel.hasAttribute("data-details")));

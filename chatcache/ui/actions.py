@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -17,6 +17,7 @@ from chatcache.ui.file_actions import FileActions
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of, told
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.settings_handlers import SettingsHandlers
 from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Actions(Handlers):
     def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
         super().__init__(service, page, texts)
         self.files = FileActions(service, page, texts)
+        self._settings = SettingsHandlers(service, page, texts)
         self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
             "continue": self._continue,
@@ -65,8 +67,8 @@ class Actions(Handlers):
     # ------------------------------------------------------------------ the chat
 
     @said_if_refused
-    def send(self, sent: object, sent_seen: object, ticket: str, text: str) -> Updates:
-        """Send what is in the box; the box is emptied once the message is stored."""
+    def send(self, sent: object, sent_seen: object, ticket: str, text: str, *form: Any) -> Updates:
+        """Send what is in the box; the box is emptied once the message is stored. `form`: the settings' fields."""
         if not text.strip():
             raise InvalidInputError(self._texts.EMPTY_MESSAGE)
         place = Place.from_json(sent)
@@ -74,10 +76,12 @@ class Actions(Handlers):
         if place.session_id is not None:
             seen = Seen.from_json(sent_seen)
             tip_id = seen.tip_id if seen.session_id == place.session_id else None
+            self._settings.keep(place, place.session_id, *form)
             self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
             return done
         session = self._service.create_session()
         try:
+            self._settings.keep(place, session.id, *form)
             self._service.send(session.id, text, request_id=ticket or None)
         except ChatCacheError:
             self._service.delete(session.id)

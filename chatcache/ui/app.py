@@ -25,7 +25,7 @@ MAX_UPLOAD_BYTES = 64 * 2**20
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
-STYLE_SHEETS = ("chat", "content")
+STYLE_SHEETS = ("chat", "side", "content")
 
 LANGUAGES = {texts.LANGUAGE: texts for texts in (ENGLISH, TURKISH)}
 """The first one is at `/`, also for a browser that asks for none of them; the others are below their own names."""
@@ -51,7 +51,7 @@ def build_page(service: ChatService, texts: Texts) -> gr.Blocks:
     """The page over this service. The same for every tab; what differs lives in the service and in the address."""
     page: gr.Blocks
     with gr.Blocks(title=texts.APP_NAME, analytics_enabled=False, fill_height=True, delete_cache=(3600, 3600)) as page:
-        bind(service, lay_out(texts), texts)
+        bind(service, lay_out(texts, service.model_info), texts)
     return page
 
 

@@ -1,11 +1,13 @@
-"""What the cache did, in words and in a picture: `TurnStats` and `CacheReport` → HTML."""
+"""What the cache did and what it takes, in words and in pictures: `TurnStats` and `CacheReport` → HTML."""
 
 from __future__ import annotations
 
 import html
 
-from chatcache.reports import CacheReport, ModelInfo
-from chatcache.stats import TurnStats
+from chatcache.context_window import ContextWindow
+from chatcache.reports import CacheReport, LiveChat, ModelInfo
+from chatcache.stats import Sampling, TurnStats
+from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
 from chatcache.ui.texts import Texts
 
 
@@ -17,10 +19,13 @@ def render_cache_panel(
     *,
     is_first: bool,
     num_disk_bytes: int = 0,
+    sampling: Sampling | None = None,
+    session_id: str | None = None,
 ) -> str:
     """The whole region. `stats` are those of the last finished turn; `is_first`: that turn was the chat's first.
 
-    `num_disk_bytes`: what is stored of this chat's cache; it is told where nothing is in memory.
+    `num_disk_bytes`: what is stored of this chat's cache; it is told where nothing is in memory. `sampling` is the
+    chat's own: it says how much room its replies have.
     """
     if stats is None or not stats.num_prompt_tokens:
         account = f'<p class="quiet">{texts.CACHE_EMPTY if report is None else texts.CACHE_IDLE}</p>'
@@ -28,15 +33,17 @@ def render_cache_panel(
         account = f'<p class="quiet last-turn">{texts.LAST_TURN}</p>{_render_account(texts, stats, is_first=is_first)}'
     if report is not None and stats is not None and not report.is_live:
         account += f'<p class="quiet">{texts.CACHE_ON_DISK if num_disk_bytes else texts.CACHE_NOWHERE}</p>'
+    pictures = _render_memory(texts, report, session_id) if report is not None else ""
+    pictures += _render_context(texts, model, stats, sampling or Sampling())
     rows = _reply_rows(texts, stats) + _cache_rows(texts, model, report, stats, num_disk_bytes)
     details = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
     told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in told)
+    notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>{account}'
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
-        f"{texts.SHOW_DETAILS}</button>"
-        f"<dl>{details}</dl>" + (f'<ul class="model-notices">{notices}</ul>' if notices else "") + "</section>"
+        f"{texts.SHOW_DETAILS}</button>{pictures}<dl>{details}</dl>{notices}</section>"
     )
 
 
@@ -63,21 +70,58 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool) -> list[str]:
 
 def _render_account(texts: Texts, stats: TurnStats, *, is_first: bool) -> str:
     first, *others = describe(texts, stats, is_first=is_first)
-    return f'<p class="account">{html.escape(first)}</p>{_render_bar(texts, stats)}' + "".join(
-        f'<p class="quiet">{html.escape(sentence)}</p>' for sentence in others
-    )
-
-
-def _render_bar(texts: Texts, stats: TurnStats) -> str:
-    share = texts.percent(stats.num_cached_tokens, stats.num_prompt_tokens)
     reused = f"{texts.number(stats.num_cached_tokens)} {texts.REUSED}"
     computed = f"{texts.number(stats.num_computed_tokens)} {texts.COMPUTED}"
-    return (
-        f'<div class="bar" role="img" aria-label="{reused}, {computed}">'
-        f'<span class="reused" style="width:{share}%"></span>'
-        f'<span class="computed" style="width:{100 - share}%"></span></div>'
-        f'<p class="legend"><span class="reused">{reused}</span><span class="computed">{computed}</span></p>'
+    share = texts.percent(stats.num_cached_tokens, stats.num_prompt_tokens)
+    bar = render_bar([Part("", share, "", "mine"), Part("", 100 - share, "", "computed")], 100, f"{reused}, {computed}")
+    legend = f'<p class="legend"><span class="mine">{reused}</span><span class="computed">{computed}</span></p>'
+    return f'<p class="account">{html.escape(first)}</p>{bar}{legend}' + "".join(
+        f'<p class="quiet told">{html.escape(sentence)}</p>' for sentence in others
     )
+
+
+def _render_memory(texts: Texts, report: CacheReport, session_id: str | None) -> str:
+    """The budget by chat and kind: this one, the owner's others, what is reserved beyond them, what is free."""
+    others = [chat for chat in report.chats if chat.session_id != session_id]
+    parts = []
+    if report.is_live:
+        parts.append(sized(texts, f"{texts.THIS_CHAT} · {report.kind}", report.num_bytes, "mine", report.kind))
+    bar = [*parts, *(_other(texts, chat) for chat in others)]
+    num_reserved = max(0, report.reserved_bytes - report.total_bytes)
+    reserved = sized(texts, texts.RESERVED, num_reserved, "kept", texts.RESERVED)
+    num_free = max(0, report.budget_bytes - report.total_bytes - num_reserved)
+    if others:
+        kinds = ", ".join(dict.fromkeys(chat.kind for chat in others))
+        name = f"{texts.other_chats(len(others))} · {kinds}"
+        parts.append(sized(texts, name, sum(chat.num_bytes for chat in others), "other"))
+    parts += [reserved, sized(texts, texts.FREE, num_free)]
+    figure = texts.budget_use(report.total_bytes, report.budget_bytes, report.num_sessions)
+    label = f"{texts.MEMORY}: {figure}. " + ", ".join(f"{part.name} {part.figure}" for part in parts)
+    return (
+        f'<div class="account-bar"><h3>{texts.MEMORY}<span>{figure}</span></h3>'
+        f"{render_bar([*bar, reserved], report.budget_bytes, label)}{render_legend(parts)}</div>"
+    )
+
+
+def _other(texts: Texts, chat: LiveChat) -> Part:
+    return sized(texts, "", chat.num_bytes, "other", f"{chat.kind} · {texts.size(chat.num_bytes)}")
+
+
+def _render_context(texts: Texts, model: ModelInfo, stats: TurnStats | None, sampling: Sampling) -> str:
+    """The model's window: what the last turn left in it, what is kept free for the next reply, what is free."""
+    whole = model.max_context_tokens
+    num_used = stats.num_prompt_tokens + stats.num_completion_tokens if stats and stats.num_prompt_tokens else 0
+    room = ContextWindow.of(whole, sampling.merged(model.default_sampling).max_new_tokens).room_tokens
+    num_kept = min(room, max(0, whole - num_used))
+    parts = [
+        Part(texts.USED, num_used, texts.number(num_used), "mine", texts.USED),
+        Part(texts.RESERVED_FOR_REPLY, num_kept, texts.number(num_kept), "kept", texts.RESERVED_FOR_REPLY),
+        Part(texts.FREE, 0, texts.number(max(0, whole - num_used - num_kept))),
+    ]
+    left_out = ""
+    if stats is not None and stats.context_start:
+        left_out = f'<p class="quiet">{texts.left_out_messages(stats.context_start)}</p>'
+    return render_account(texts.CONTEXT, texts.context_use(num_used, whole), parts, whole) + left_out
 
 
 def _reply_rows(texts: Texts, stats: TurnStats | None) -> list[tuple[str, str]]:
@@ -105,9 +149,5 @@ def _cache_rows(
         rows.append((texts.IN_MEMORY, held if report.is_live else texts.NOTHING))
         if not report.is_live:
             rows.append((texts.ON_DISK, texts.size(num_disk_bytes) if num_disk_bytes else texts.NOTHING))
-        use = texts.budget_use(report.total_bytes, report.budget_bytes, report.num_sessions)
-        rows.append((texts.ALL_CACHES, use))
-    num_used = stats.num_prompt_tokens + stats.num_completion_tokens if stats and stats.num_prompt_tokens else 0
-    rows.append((texts.CONTEXT, texts.context_use(num_used, model.max_context_tokens)))
     rows.append((texts.MODEL_NAME, model.name))
     return rows

@@ -12,6 +12,8 @@ from chatcache.ui.actions import Actions
 from chatcache.ui.follow import Follower
 from chatcache.ui.layout import Page
 from chatcache.ui.list_actions import ListActions
+from chatcache.ui.panel_handlers import PanelHandlers
+from chatcache.ui.settings_handlers import SettingsHandlers, field_events
 from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.bin.click, lists.turn, page.shelf)
     on(place.travelled, actions.go_to, place)
     on(page.new_chat.click, actions.new_chat, place)
-    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message)
+    form = (page.settings.loaded, *page.settings.fields)
+    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
     on(page.stop.click, actions.stop, place)
     on(page.transcript.act, actions.act, place, seen, ticket, message)
     on(page.notice.act, actions.act, place, seen, ticket, message)
@@ -61,12 +64,40 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.export_markdown.click, files.export_markdown, place)
     on(page.upload.upload, files.import_files, place, page.shelf, page.upload)
 
+    bind_side(service, page, texts)
+
+
+def bind_side(service: ChatService, page: Page, texts: Texts) -> None:
+    """The events of the right column, and what they write."""
+    place, settings, storage, plan = page.place, page.settings, page.side.storage, page.side.plan
+    keeper, panels = SettingsHandlers(service, page, texts), PanelHandlers(service, page, texts)
+
+    kept = {
+        "inputs": [place, settings.loaded, *settings.fields],
+        "outputs": [settings.loaded, settings.status, *settings.fields, page.notice],
+        **QUIET,
+    }
+    settings.stored.changed(keeper.load, trigger_mode="always_last", **kept)
+    gr.on(field_events(settings), keeper.save, trigger_mode="always_last", **kept)
+    settings.reset.click(keeper.reset, **(kept | {"inputs": place}))
+
+    shown = {"inputs": place, "outputs": [storage.content, page.notice], **QUIET}
+    storage.folder.expand(panels.show_storage, **shown)
+    storage.content.looked(panels.show_storage, **shown)
+    storage.content.act(panels.act_on_storage, **shown)
+    storage.content.verify(panels.verify, **shown)
+
+    planned = {"inputs": [plan.context, plan.num_chats, plan.kind], "outputs": [plan.content, page.notice], **QUIET}
+    asked = [plan.folder.expand, plan.context.release, plan.num_chats.blur, plan.num_chats.submit, plan.kind.input]
+    gr.on(asked, panels.show_plan, trigger_mode="always_last", **planned)
+
 
 QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
 """For every event: no waiting for other tabs, no overlay over what it changes, no public endpoint."""
 
 FOLLOWED = (
     "seen", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
+    "gauge", "stored_settings",
 )  # fmt: skip
 """What the follower writes."""
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gradio as gr
@@ -17,12 +18,15 @@ import gradio as gr
 from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, StatusEvent, TextEvent
 from chatcache.reports import CacheReport
+from chatcache.stats import Sampling
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_list import render_title
+from chatcache.ui.gauge import Gauge
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import View, load_view
@@ -93,17 +97,21 @@ class Follower:
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
         cache: Updates = {}
+        gauge: Updates = {self._page.gauge: ""}
         while not self._is_over(watch):
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
                     yield self._paint_nothing()
                     return
-                painted = self._paint(view) | (cache or self._summarize(view))
+                painted = self._paint(view) | (cache or self._summarize(view)) | gauge
                 yield painted
                 if view.turn is not None:
+                    ask = partial(self._run, self._service.cache_report, view.session.id)
+                    measured = Gauge(self._texts, view.turn, ask)
                     async for reply in tail(view.turn, watch, self._texts):
-                        yield painted | {self._page.live: reply.to_json()}
+                        yield painted | {self._page.live: reply.to_json(), self._page.gauge: measured.look()}
+                    gauge = {self._page.gauge: measured.end()}
                 else:
                     cache = {self._page.cache: await self._run(self._render_cache, view)}
                     yield painted | cache
@@ -135,6 +143,7 @@ class Follower:
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
             page.stop: gr.update(visible=is_busy),
+            page.stored_settings: stored_mark(session, self._service.model_info),
         }
         if session.deleted_at is not None:
             # The same as `Actions.delete` says: whichever of the two comes last, the person reads one thing.
@@ -156,6 +165,8 @@ class Follower:
             page.send: gr.update(visible=True),
             page.stop: gr.update(visible=False),
             page.cache: render_cache_panel(self._texts, self._service.model_info, None, None, is_first=True),
+            page.gauge: "",
+            page.stored_settings: stored_mark(None, self._service.model_info),
         }
         if notice is not None:
             updates[page.notice] = render_notice(self._texts, notice)
@@ -180,6 +191,8 @@ class Follower:
             view.stats[reply.id] if reply else None,
             is_first=reply is not None and reply.position <= 1,
             num_disk_bytes=num_disk_bytes,
+            sampling=Sampling.from_json(view.session.sampling),
+            session_id=view.session.id,
         )
 
     def _is_over(self, watch: Watch) -> bool:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import gradio as gr
 
+from chatcache.reports import ModelInfo
 from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Place, Seen
+from chatcache.ui.settings_panel import SettingsPanel
 from chatcache.ui.shelf import Shelf
+from chatcache.ui.side import Side, lay_out_side
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LIVE_TEMPLATE
 
@@ -48,10 +51,14 @@ class Page:
     message: gr.Textbox
     send: gr.Button
     stop: gr.Button
+    side: Side
+    settings: SettingsPanel
+    stored_settings: gr.HTML
     cache: gr.HTML
+    gauge: gr.HTML
 
 
-def lay_out(texts: Texts) -> Page:
+def lay_out(texts: Texts, model: ModelInfo) -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
     place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
     seen = gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen")
@@ -118,8 +125,9 @@ def lay_out(texts: Texts) -> Page:
                 )
                 send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
                 stop = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
-        cache = gr.HTML("", js_on_load=script("cache"), elem_id="cache", apply_default_css=False)
+        side = lay_out_side(texts, model, script)
     exported = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
+    settings, stored_settings, cache, gauge = side.settings, side.settings.stored, side.cache, side.gauge
     return Page(**{name: value for name, value in locals().items() if name in Page.__slots__})
 
 

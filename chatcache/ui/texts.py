@@ -11,11 +11,11 @@ from typing import ClassVar
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
-from chatcache.ui.figures import Figures
+from chatcache.ui.panel_texts import PanelTexts
 from storage.transfer import ImportOutcome
 
 
-class Texts(Figures):
+class Texts(PanelTexts):
     """English. Another language is a subclass that says everything anew; a test holds it to that."""
 
     LANGUAGE = "en"
@@ -223,10 +223,6 @@ class Texts(Figures):
             case MissReason.NOT_CROPPABLE:
                 return f"This model’s state cannot be cut back, so it was computed again{start}."
 
-    def tokens(self, num_tokens: int) -> str:
-        """`1 token`, `1,024 tokens`."""
-        return f"{self.number(num_tokens)} {'token' if num_tokens == 1 else 'tokens'}"
-
     def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
         return (
             f"Resumed {self.tokens(num_tokens)} from disk in {self.seconds(restore_s)}; "
@@ -262,7 +258,6 @@ class Texts(Figures):
     KIND = "Kind"
     IN_MEMORY = "In memory"
     ON_DISK = "On disk"
-    ALL_CACHES = "All caches"
     CONTEXT = "Context"
     MODEL_NAME = "Model"
     NOTHING = "nothing"

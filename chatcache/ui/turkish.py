@@ -9,10 +9,11 @@ from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
 from chatcache.ui.texts import Texts
+from chatcache.ui.turkish_panels import TurkishPanels
 from storage.transfer import ImportOutcome
 
 
-class Turkish(Texts):
+class Turkish(TurkishPanels, Texts):
     """Türkçe."""
 
     LANGUAGE = "tr"
@@ -143,7 +144,6 @@ class Turkish(Texts):
     KIND = "Tür"
     IN_MEMORY = "Bellekte"
     ON_DISK = "Diskte"
-    ALL_CACHES = "Tüm önbellekler"
     CONTEXT = "Bağlam"
     MODEL_NAME = "Model"
     NOTHING = "yok"
@@ -221,9 +221,6 @@ class Turkish(Texts):
                 return f"Sohbet modelin belleğini aştı, en eski turlar dışarıda bırakıldı; kalanı hesaplandı{start}."
             case MissReason.NOT_CROPPABLE:
                 return f"Bu modelin durumu kısaltılamaz, bu yüzden yeniden hesaplandı{start}."
-
-    def tokens(self, num_tokens: int) -> str:
-        return f"{self.number(num_tokens)} token"
 
     def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
         return (

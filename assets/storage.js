@@ -1,0 +1,20 @@
+// The buttons of the panel. What takes the place of a button that was clicked takes the focus, too.
+let clicked = "";
+element.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-action]");
+  if (!button) return;
+  const action = button.dataset.action;
+  clicked = action;
+  if (action === "verify") trigger("verify");
+  else trigger("act", { action, message: button.dataset.message ?? "" });
+});
+watch("value", () => requestAnimationFrame(() => {
+  if (!clicked || document.activeElement !== document.body) return;
+  const next = { ask: "drop-all", drop: "drop" }[clicked];
+  const buttons = [next, clicked, "ask"].map((name) => element.querySelector(`button[data-action='${name}']:not(:disabled)`));
+  buttons.find(Boolean)?.focus({ preventScroll: true });
+}));
+// While the panel is looked at, it stays true; a question that waits for its answer is not taken away.
+setInterval(() => {
+  if (!document.hidden && element.offsetParent && !element.querySelector(".ask, button:disabled")) trigger("looked");
+}, 15000);

@@ -1,0 +1,107 @@
+"""`Gauge`: what a reply's cache does while it is written: tokens per second over the last minute, what it holds, and
+what happened to it.
+
+It looks once a second, however often the page is painted, and what it draws never holds more than a minute: so its
+bytes stay the same however long a reply becomes.
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chatcache.events import CacheEvent
+from chatcache.reports import CacheReport
+from chatcache.turn import Turn
+from chatcache.ui.chart import Line, render_chart
+from chatcache.ui.texts import Texts
+
+INTERVAL_S = 1.0
+SPAN_S = 60.0
+CHART_HEIGHT = 48.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cache at one moment."""
+
+    at_s: float
+    num_tokens: int
+    num_bytes: int
+
+
+class Gauge:
+    """Of one turn, for one tab. `ask` begins to find out how the cache is: it may take as long as a step does."""
+
+    def __init__(
+        self,
+        texts: Texts,
+        turn: Turn,
+        ask: Callable[[], Future[CacheReport]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._texts = texts
+        self._turn = turn
+        self._ask = ask
+        self._clock = clock
+        self._asked: Future[CacheReport] | None = None
+        self._due_s = clock()
+        self._samples: deque[Sample] = deque(maxlen=int(SPAN_S / INTERVAL_S) + 1)
+        self._num_read = 0
+        self._told: list[str] = []
+        self._markup = ""
+
+    def look(self) -> str:
+        """The markup as of now. Waits for nothing."""
+        now = self._clock()
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            if asked.exception() is None:
+                self._samples.append(Sample(now, asked.result().num_tokens, asked.result().num_bytes))
+            self._markup = self._render(self._texts.LIVE_NOW)
+        if self._asked is None and now >= self._due_s and not self._turn.done:
+            self._due_s = now + INTERVAL_S
+            self._asked = self._ask()
+        return self._markup
+
+    def end(self) -> str:
+        """The markup that stays once the turn has ended."""
+        self._markup = self._render(self._texts.LIVE_BEFORE) if self._samples else ""
+        return self._markup
+
+    def speeds(self) -> list[tuple[float, float]]:
+        """Tokens per second from one sample to the next, each with the age of its end."""
+        pairs = list(zip(self._samples, list(self._samples)[1:], strict=False))
+        last_s = self._samples[-1].at_s if self._samples else 0.0
+        return [
+            (last_s - new.at_s, max(0, new.num_tokens - old.num_tokens) / (new.at_s - old.at_s))
+            for old, new in pairs
+            if new.at_s > old.at_s
+        ]
+
+    def _render(self, title: str) -> str:
+        texts, speeds = self._texts, self.speeds()
+        self._take_events()
+        told = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self._told)
+        told = f'<ul class="model-notices">{told}</ul>' if told else ""
+        if not self._samples:
+            return told
+        newest = self._samples[-1]
+        figure = f"{texts.tokens(newest.num_tokens)}, {texts.size(newest.num_bytes)}"
+        top = max((speed for _, speed in speeds), default=0.0)
+        chart = ""
+        if top > 0:
+            points = [(1 - age / SPAN_S, speed / top) for age, speed in speeds if age <= SPAN_S]
+            label = f"{texts.LAST_MINUTE}: {texts.speed(speeds[-1][1])}"
+            chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
+            figure = f"{texts.speed(speeds[-1][1])} · {figure}"
+        return f'<div class="account-bar gauge"><h3>{title}</h3><p class="quiet">{figure}</p>{chart}</div>{told}'
+
+    def _take_events(self) -> None:
+        events = self._turn.events_since(self._num_read)
+        self._num_read += len(events)
+        self._told += [event.message for event in events if isinstance(event, CacheEvent)]

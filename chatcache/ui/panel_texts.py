@@ -1,0 +1,156 @@
+"""The texts of the right column, in English: settings, live figures, storage and memory plan. Part of `texts.Texts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from chatcache.ui.figures import Figures
+
+
+class PanelTexts(Figures):
+    """English."""
+
+    SETTINGS = "Chat settings"
+    SETTING_NAMES: ClassVar[Mapping[str, str]] = {
+        "system_prompt": "System prompt",
+        "temperature": "Temperature",
+        "top_p": "Top-p",
+        "top_k": "Top-k",
+        "min_p": "Min-p",
+        "repetition_penalty": "Repetition penalty",
+        "max_new_tokens": "Max tokens",
+        "seed": "Seed",
+        "stop": "Stop strings",
+        "cache": "Cache kind",
+        "context_full": "When the context is full",
+        "thinking": "Thinking",
+        "prompt_lookup": "Prompt lookup",
+    }
+    SETTING_HINTS: ClassVar[Mapping[str, str]] = {
+        "stop": "One per line. \\n stands for a line break.",
+        "prompt_lookup": "Guesses from what was written before; quicker where text repeats itself.",
+    }
+    NO_SYSTEM_PROMPT = "None"
+    NO_STOP_STRINGS = "None"
+    SEED_DRAWN = "Drawn"
+    CONTEXT_FULL_CHOICES: ClassVar[Mapping[str, str]] = {
+        "drop-oldest": "Leave out the oldest turns",
+        "stop": "Stop the reply",
+    }
+    AS_THE_MODEL = "As the model does"
+    ON = "On"
+    OFF = "Off"
+    RESET_SETTINGS = "Reset to the model’s defaults"
+    SETTINGS_RESET = "The model’s own defaults count from the next turn on. The system prompt stays."
+    SETTINGS_SAVED = "Saved. It counts from the next turn on."
+    SETTINGS_KEPT = "Kept. The chat begins with it."
+    SETTINGS_REREAD = (
+        "Saved. At the next turn the model reads this chat anew, for all of it stands below the system prompt."
+    )
+    SETTINGS_NEW_FORM = "Saved. At the next turn this chat’s cache takes its new form."
+    SETTINGS_REFUSED = "What is marked was not saved."
+    WHOLE_NUMBER_WANTED = "Write a whole number, or nothing."
+
+    MEMORY = "Memory"
+    THIS_CHAT = "This chat"
+    RESERVED = "Reserved"
+    FREE = "Free"
+    USED = "Used"
+    RESERVED_FOR_REPLY = "Kept free for the reply"
+    LIVE_NOW = "This reply"
+    LIVE_BEFORE = "The last reply"
+    LAST_MINUTE = "Tokens per second over the last minute"
+
+    STORAGE = "Storage"
+    STORAGE_WAITS = "Looking…"
+    STORAGE_EMPTY = "No chat has its cache on disk yet."
+    OTHER_CACHES = "All others"
+    SHARED = "Held by several chats, counted once"
+    SET_ASIDE = "Damaged, set aside"
+    DATABASE = "Chats and texts"
+    HIT_RATE = "Found on disk of what was missing"
+    DROP_CACHE = "Drop cache"
+    DROP_ALL = "Drop all caches"
+    DROP_ALL_QUESTION = (
+        "Drop every cache, in memory and on disk? No word of any chat is lost; each is read once more when it goes on."
+    )
+    DROP_BUSY = "A reply is being written in this chat. Stop it or wait, then drop its cache."
+    VERIFY = "Verify"
+    VERIFY_STARTS = "Checking…"
+    IN_THE_BIN = "in the bin"
+
+    PLAN = "Memory plan"
+    PLAN_CONTEXT = "Context in tokens"
+    PLAN_CHATS = "Chats at once"
+    PLAN_KIND = "Judge cache kind"
+    WEIGHTS = "Weights"
+    WORKSPACE = "Workspace"
+    TOTAL = "Total"
+    FITS = "fits"
+    FITS_NOT = "does not fit"
+    PLAN_NOT_POSSIBLE = "Not possible here"
+    PLAN_CURVES = "Bytes over context"
+    PLAN_TABLE = "As a table"
+    PLAN_ADVICE = "What would help"
+    IT_FITS_THEN = "It fits then."
+
+    def model_default(self, value: str) -> str:
+        """A choice that leaves it to the service: `Automatic (dynamic)`."""
+        return f"Automatic ({value})"
+
+    def other_chats(self, num_chats: int) -> str:
+        return "1 other chat" if num_chats == 1 else f"{self.number(num_chats)} other chats"
+
+    def left_out_messages(self, num_messages: int) -> str:
+        what = "message is" if num_messages == 1 else "messages are"
+        return f"{self.number(num_messages)} older {what} left out."
+
+    def quota_use(self, used_bytes: int, quota_bytes: int) -> str:
+        return f"{self.size(used_bytes)} of {self.size(quota_bytes)}"
+
+    def smaller_chats(self, num_chats: int) -> str:
+        return "1 smaller chat" if num_chats == 1 else f"{self.number(num_chats)} smaller chats"
+
+    def dropped(self, num_bytes: int) -> str:
+        return f"Dropped; {self.size(num_bytes)} of the disk are free again. The text stays."
+
+    def verifying(self, num_checked: int, num_files: int) -> str:
+        return f"Checking file {self.number(min(num_checked + 1, num_files))} of {self.number(num_files)}…"
+
+    def verified(self, num_files: int, num_bytes: int) -> str:
+        files = "1 file" if num_files == 1 else f"{self.number(num_files)} files"
+        return f"All is well: {files}, {self.size(num_bytes)}, each as it was written."
+
+    def damaged(self, num_damaged: int, num_files: int) -> str:
+        are = "is" if num_damaged == 1 else "are"
+        return (
+            f"{self.number(num_damaged)} of {self.number(num_files)} files {are} damaged. No text is lost: what they "
+            "held is computed again when its chat goes on."
+        )
+
+    def verify_failed(self, reason: str) -> str:
+        return f"The check could not be finished: {reason}"
+
+    def plan_fits(self, kind: str, left_bytes: int) -> str:
+        return f"It fits with a {kind} cache; {self.size(left_bytes)} are left."
+
+    def plan_fits_not(self, kind: str, missing_bytes: int) -> str:
+        return f"It does not fit with a {kind} cache: {self.size(missing_bytes)} are missing."
+
+    def plan_memory(self, memory_bytes: int) -> str:
+        return f"{self.size(memory_bytes)} may be used: the weights and the budget of the caches."
+
+    def plan_up_to(self, num_tokens: int | None) -> str:
+        if num_tokens is None:
+            return "any context"
+        return f"up to {self.tokens(num_tokens)}" if num_tokens else "no context at all"
+
+    def curves_in_words(self, curves: Sequence[tuple[str, int]], num_tokens: int) -> str:
+        """For who does not see the plot: each kind with its bytes at the longest context."""
+        ends = ", ".join(f"{kind} {self.size(num_bytes)}" for kind, num_bytes in curves)
+        return f"At {self.tokens(num_tokens)}: {ends}."
+
+    def tokens(self, num_tokens: int) -> str:
+        """`1 token`, `1,024 tokens`."""
+        return f"{self.number(num_tokens)} {'token' if num_tokens == 1 else 'tokens'}"

@@ -1,0 +1,149 @@
+"""The texts of the right column in Turkish. Part of `turkish.Turkish`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from chatcache.ui.panel_texts import PanelTexts
+
+
+class TurkishPanels(PanelTexts):
+    """Türkçe."""
+
+    SETTINGS = "Sohbet ayarları"
+    SETTING_NAMES: ClassVar[Mapping[str, str]] = {
+        "system_prompt": "Sistem istemi",
+        "temperature": "Sıcaklık",
+        "top_p": "Top-p",
+        "top_k": "Top-k",
+        "min_p": "Min-p",
+        "repetition_penalty": "Yineleme cezası",
+        "max_new_tokens": "En çok token",
+        "seed": "Tohum",
+        "stop": "Durdurma dizileri",
+        "cache": "Önbellek türü",
+        "context_full": "Bağlam dolunca",
+        "thinking": "Düşünme",
+        "prompt_lookup": "İstemden tahmin",
+    }
+    SETTING_HINTS: ClassVar[Mapping[str, str]] = {
+        "stop": "Her satıra bir tane. \\n satır sonu demektir.",
+        "prompt_lookup": "Önceden yazılanlardan tahmin eder; yinelenen metinde daha hızlıdır.",
+    }
+    NO_SYSTEM_PROMPT = "Yok"
+    NO_STOP_STRINGS = "Yok"
+    SEED_DRAWN = "Çekilir"
+    CONTEXT_FULL_CHOICES: ClassVar[Mapping[str, str]] = {
+        "drop-oldest": "En eski turları dışarıda bırak",
+        "stop": "Yanıtı durdur",
+    }
+    AS_THE_MODEL = "Modelin yaptığı gibi"
+    ON = "Açık"
+    OFF = "Kapalı"
+    RESET_SETTINGS = "Modelin varsayılanlarına dön"
+    SETTINGS_RESET = "Sonraki turdan başlayarak modelin kendi varsayılanları geçerli. Sistem istemi kalır."
+    SETTINGS_SAVED = "Kaydedildi. Sonraki turdan başlayarak geçerli."
+    SETTINGS_KEPT = "Tutuldu. Sohbet bununla başlar."
+    SETTINGS_REREAD = "Kaydedildi. Sonraki turda model bu sohbeti yeniden okur, çünkü hepsi sistem isteminin altında."
+    SETTINGS_NEW_FORM = "Kaydedildi. Sonraki turda bu sohbetin önbelleği yeni biçimini alır."
+    SETTINGS_REFUSED = "İşaretli olanlar kaydedilmedi."
+    WHOLE_NUMBER_WANTED = "Bir tam sayı yazın ya da boş bırakın."
+
+    MEMORY = "Bellek"
+    THIS_CHAT = "Bu sohbet"
+    RESERVED = "Ayrılmış"
+    FREE = "Boş"
+    USED = "Kullanılan"
+    RESERVED_FOR_REPLY = "Yanıt için boş tutulan"
+    LIVE_NOW = "Bu yanıt"
+    LIVE_BEFORE = "Son yanıt"
+    LAST_MINUTE = "Son dakikada saniye başına token"
+
+    STORAGE = "Depolama"
+    STORAGE_WAITS = "Bakılıyor…"
+    STORAGE_EMPTY = "Henüz hiçbir sohbetin önbelleği diskte değil."
+    OTHER_CACHES = "Tüm diğerleri"
+    SHARED = "Birkaç sohbetin ortak, bir kez sayılan"
+    SET_ASIDE = "Bozuk, kenara ayrılmış"
+    DATABASE = "Sohbetler ve metinler"
+    HIT_RATE = "Eksik olanın diskte bulunan kısmı"
+    DROP_CACHE = "Önbelleği bırak"
+    DROP_ALL = "Tüm önbellekleri bırak"
+    DROP_ALL_QUESTION = (
+        "Bellekteki ve diskteki her önbellek bırakılsın mı? Hiçbir sohbetin tek sözcüğü kaybolmaz; her biri sürdüğünde "
+        "bir kez daha okunur."
+    )
+    DROP_BUSY = "Bu sohbette bir yanıt yazılıyor. Durdurun ya da bekleyin, sonra önbelleğini bırakın."
+    VERIFY = "Denetle"
+    VERIFY_STARTS = "Denetleniyor…"
+    IN_THE_BIN = "çöp kutusunda"
+
+    PLAN = "Bellek planı"
+    PLAN_CONTEXT = "Token olarak bağlam"
+    PLAN_CHATS = "Aynı anda sohbet"
+    PLAN_KIND = "Değerlendirilen önbellek türü"
+    WEIGHTS = "Ağırlıklar"
+    WORKSPACE = "Çalışma alanı"
+    TOTAL = "Toplam"
+    FITS = "sığar"
+    FITS_NOT = "sığmaz"
+    PLAN_NOT_POSSIBLE = "Burada olanaksız"
+    PLAN_CURVES = "Bağlama göre bayt"
+    PLAN_TABLE = "Tablo olarak"
+    PLAN_ADVICE = "Ne yardımcı olur"
+    IT_FITS_THEN = "O zaman sığar."
+
+    def model_default(self, value: str) -> str:
+        return f"Kendiliğinden ({value})"
+
+    def other_chats(self, num_chats: int) -> str:
+        return f"{self.number(num_chats)} başka sohbet"
+
+    def left_out_messages(self, num_messages: int) -> str:
+        return f"{self.number(num_messages)} eski ileti dışarıda bırakıldı."
+
+    def quota_use(self, used_bytes: int, quota_bytes: int) -> str:
+        return f"{self.size(used_bytes)} / {self.size(quota_bytes)}"
+
+    def smaller_chats(self, num_chats: int) -> str:
+        return f"{self.number(num_chats)} daha küçük sohbet"
+
+    def dropped(self, num_bytes: int) -> str:
+        return f"Bırakıldı; diskte {self.size(num_bytes)} yeniden boş. Metin kalır."
+
+    def verifying(self, num_checked: int, num_files: int) -> str:
+        return f"Dosya denetleniyor: {self.number(min(num_checked + 1, num_files))} / {self.number(num_files)}…"
+
+    def verified(self, num_files: int, num_bytes: int) -> str:
+        return f"Her şey yolunda: {self.number(num_files)} dosya, {self.size(num_bytes)}, hepsi yazıldığı gibi."
+
+    def damaged(self, num_damaged: int, num_files: int) -> str:
+        return (
+            f"{self.number(num_files)} dosyanın {self.number(num_damaged)} tanesi bozuk. Hiçbir metin kaybolmadı: "
+            "içlerindeki, sohbet sürdüğünde yeniden hesaplanır."
+        )
+
+    def verify_failed(self, reason: str) -> str:
+        return f"Denetim bitirilemedi: {reason}"
+
+    def plan_fits(self, kind: str, left_bytes: int) -> str:
+        return f"{kind} önbellekle sığar; {self.size(left_bytes)} kalır."
+
+    def plan_fits_not(self, kind: str, missing_bytes: int) -> str:
+        return f"{kind} önbellekle sığmaz: {self.size(missing_bytes)} eksik."
+
+    def plan_memory(self, memory_bytes: int) -> str:
+        return f"{self.size(memory_bytes)} kullanılabilir: ağırlıklar ve önbelleklerin bütçesi."
+
+    def plan_up_to(self, num_tokens: int | None) -> str:
+        if num_tokens is None:
+            return "her bağlam"
+        return f"en çok {self.tokens(num_tokens)}" if num_tokens else "hiçbir bağlam"
+
+    def curves_in_words(self, curves: Sequence[tuple[str, int]], num_tokens: int) -> str:
+        ends = ", ".join(f"{kind} {self.size(num_bytes)}" for kind, num_bytes in curves)
+        return f"{self.tokens(num_tokens)} için: {ends}."
+
+    def tokens(self, num_tokens: int) -> str:
+        return f"{self.number(num_tokens)} token"

@@ -1,0 +1,213 @@
+"""The right column in a real Chromium: settings, the reply's gauge, storage and memory plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from browser import LONG, SCREENSHOTS, SHORT, STORY, Site, box, button, open_chat, replies, say, session_in_address
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from chatcache.stats import Sampling
+from chatcache.ui.texts import ENGLISH as texts
+
+pytestmark = pytest.mark.browser
+
+
+def unfold(page: Page, name: str) -> None:
+    button(page, re.compile(rf"^{name}")).click()  # type: ignore[arg-type]
+
+
+def unfold_settings(page: Page) -> None:
+    """Until they are filled with what is stored: `open_chat` gives a reply some tokens at most."""
+    unfold(page, texts.SETTINGS)
+    expect(field(page, "max_new_tokens")).not_to_have_value("")
+
+
+def field(page: Page, name: str) -> Locator:
+    return page.get_by_label(texts.SETTING_NAMES[name], exact=True).first
+
+
+def leave(page: Page) -> None:
+    """Go on to the message box: the field that was left is saved."""
+    box(page).focus()
+
+
+@pytest.fixture
+def second_page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
+    yield page
+    page.close()
+
+
+def test_settings_are_kept_and_count_from_the_next_turn_on(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    unfold(page, texts.SETTINGS)
+    expect(field(page, "max_new_tokens")).to_have_value("6")
+    expect(field(page, "top_p")).to_have_value("")
+    field(page, "max_new_tokens").fill("3")
+    leave(page)
+    expect(page.get_by_text(texts.SETTINGS_SAVED)).to_be_visible()
+    field(page, "system_prompt").fill("You are brief.")
+    leave(page)
+    expect(page.get_by_text(texts.SETTINGS_REREAD)).to_be_visible()
+    stored = site.service.get_session(session_id)
+    assert (stored.system_prompt, stored.sampling["max_new_tokens"]) == ("You are brief.", 3)
+    say(page, "Two.")
+    expect(replies(page)).to_have_count(2)
+    expect(button(page, "Regenerate")).to_be_visible()
+    tip = site.service.messages(session_id)[-1]
+    stats = site.service.turn_stats([tip.id])[tip.id]
+    assert (stats.num_completion_tokens, stats.miss_reason) == (3, "history")
+    page.reload()
+    unfold(page, texts.SETTINGS)
+    expect(field(page, "system_prompt")).to_have_value("You are brief.")
+    button(page, texts.RESET_SETTINGS).click()
+    expect(field(page, "max_new_tokens")).to_have_value("")
+    expect(field(page, "system_prompt")).to_have_value("You are brief.")
+    assert site.service.get_session(session_id).sampling == {}
+
+
+def test_a_chat_begins_with_what_was_set_before_its_first_message(page: Page, site: Site) -> None:
+    page.goto(site.url)
+    unfold(page, texts.SETTINGS)
+    expect(field(page, "max_new_tokens")).to_have_value("")
+    field(page, "max_new_tokens").fill("4")
+    field(page, "system_prompt").fill("Be kind.")
+    say(page, "Hello there.")
+    page.wait_for_url("**?session=*")
+    expect(button(page, "Regenerate")).to_be_visible()
+    session = site.service.get_session(session_in_address(page))
+    assert (session.system_prompt, session.sampling) == ("Be kind.", {"max_new_tokens": 4})
+    button(page, "New chat").click()
+    expect(field(page, "system_prompt")).to_have_value("")
+    expect(field(page, "max_new_tokens")).to_have_value("")
+
+
+def test_a_wrong_value_is_answered_at_its_field_and_not_stored(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    unfold_settings(page)
+    field(page, "temperature").fill("99")
+    leave(page)
+    expect(page.locator("#setting-temperature")).to_contain_text("Temperature must be a number from 0 to 10, not 99.")
+    assert site.service.get_session(session_id).sampling["temperature"] == 0.0
+    field(page, "temperature").fill("0.5")
+    leave(page)
+    expect(page.locator("#setting-temperature")).not_to_contain_text("must be")
+    expect(page.get_by_text(texts.SETTINGS_SAVED)).to_be_visible()
+    assert site.service.get_session(session_id).sampling["temperature"] == 0.5
+
+
+def test_two_tabs_stay_in_step_and_neither_takes_away_what_the_other_types(
+    page: Page, second_page: Page, site: Site
+) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    unfold_settings(page)
+    second_page.goto(site.address(session_id))
+    expect(replies(second_page)).to_have_count(1)
+    unfold(second_page, texts.SETTINGS)
+    expect(field(second_page, "max_new_tokens")).to_have_value("6")
+    field(second_page, "system_prompt").press_sequentially("Half a sen")
+    field(page, "max_new_tokens").fill("5")
+    leave(page)
+    expect(field(second_page, "max_new_tokens")).to_have_value("5")
+    expect(field(second_page, "system_prompt")).to_have_value("Half a sen")
+    expect(field(second_page, "system_prompt")).to_be_focused()
+    field(second_page, "system_prompt").press_sequentially("tence.")
+    leave(second_page)
+    expect(field(page, "system_prompt")).to_have_value("Half a sentence.")
+    session = site.service.get_session(session_id)
+    assert (session.system_prompt, session.sampling["max_new_tokens"]) == ("Half a sentence.", 5)
+
+
+def test_another_cache_kind_is_taken_at_the_next_turn_and_told(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    unfold_settings(page)
+    field(page, "cache").click()
+    page.get_by_role("option", name="quantized-int8").click()
+    expect(page.get_by_text(texts.SETTINGS_NEW_FORM)).to_be_visible()
+    say(page, "Two.")
+    expect(replies(page)).to_have_count(2)
+    expect(page.get_by_role("region", name="Cache")).to_contain_text("This chat · quantized-int8")
+    assert site.service.cache_report(session_id).kind == "quantized-int8"
+
+
+def test_the_gauge_shows_a_reply_while_it_is_written_and_stays(page: Page, site: Site) -> None:
+    open_chat(page, site, LONG)
+    say(page, STORY)
+    gauge = page.locator("#gauge")
+    expect(gauge).to_contain_text("tokens/s")
+    expect(gauge).to_contain_text(texts.LIVE_NOW)
+    expect(gauge.locator("polyline")).to_have_count(1)
+    button(page, "Stop").click()
+    expect(gauge).to_contain_text(texts.LIVE_BEFORE)
+
+
+def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "About otters, please.")
+    unfold(page, texts.STORAGE)
+    drop = button(page, f"{texts.DROP_CACHE}: About otters, please.")
+    expect(drop).to_be_visible()
+    drop.click()
+    expect(page.get_by_text("The text stays.")).to_be_visible()
+    expect(drop).to_have_count(0)
+    assert session_id not in site.service.storage_report().cache.session_bytes
+    page.reload()
+    expect(page.get_by_role("region", name="Cache")).to_contain_text(texts.CACHE_NOWHERE)
+    expect(replies(page)).to_have_count(1)
+
+
+def test_all_caches_are_dropped_only_after_a_question_and_a_check_says_what_it_found(page: Page, site: Site) -> None:
+    open_chat(page, site, SHORT, "One.")
+    unfold(page, texts.STORAGE)
+    button(page, texts.VERIFY).click()
+    expect(page.get_by_text("All is well")).to_be_visible()
+    button(page, texts.DROP_ALL).click()
+    expect(page.get_by_text(texts.DROP_ALL_QUESTION)).to_be_visible()
+    expect(button(page, texts.DROP_ALL)).to_be_focused()
+    button(page, texts.CANCEL).last.click()
+    expect(page.get_by_text(texts.DROP_ALL_QUESTION)).to_have_count(0)
+    button(page, texts.DROP_ALL).click()
+    expect(page.get_by_text(texts.DROP_ALL_QUESTION)).to_be_visible()
+    button(page, texts.DROP_ALL).click()
+    expect(page.get_by_text(texts.STORAGE_EMPTY)).to_be_visible()
+    assert site.service.storage_report().cache.session_bytes == {}
+
+
+def test_the_plan_follows_its_fields(page: Page, site: Site) -> None:
+    page.goto(site.url)
+    unfold(page, texts.PLAN)
+    planned = page.locator("#planned")
+    total = site.service.memory_plan().plan.of("dynamic").total_bytes
+    expect(planned).to_contain_text(texts.size(total))
+    page.get_by_label(texts.PLAN_CHATS).fill("100000")
+    leave(page)
+    expect(planned).to_contain_text("It does not fit with a dynamic cache")
+    expect(planned).to_contain_text(texts.PLAN_ADVICE)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_column_is_in_its_place_at_every_width(
+    context: BrowserContext, site: Site, width: int, scheme: str
+) -> None:
+    page = context.new_page()
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_viewport_size({"width": width, "height": 900})
+    open_chat(page, site, Sampling(temperature=0.0, max_new_tokens=12), "Tell me about the sea.")
+    if width < 1000:
+        expect(button(page, re.compile(rf"^{texts.SETTINGS}"))).to_be_hidden()  # type: ignore[arg-type]
+        button(page, texts.SHOW_DETAILS).click()
+    for name in (texts.SETTINGS, texts.STORAGE, texts.PLAN):
+        unfold(page, name)
+    expect(page.locator("#planned .verdict")).to_be_visible()
+    side = page.locator("#side")
+    assert side.evaluate("e => e.scrollWidth <= e.clientWidth"), "the column scrolls sideways"
+    too_wide = side.evaluate(
+        "e => [...e.querySelectorAll('*')].filter(n => n.offsetParent && !n.closest('.table-scroll, svg')"
+        " && n.getBoundingClientRect().right > e.getBoundingClientRect().right + 1).map(n => n.outerHTML.slice(0, 120))"
+    )
+    assert too_wide == []
+    side.evaluate("e => e.scrollTo(0, e.querySelector('#settings').offsetTop)")
+    page.screenshot(path=SCREENSHOTS / f"side-{width}-{scheme}.png")
