@@ -97,6 +97,7 @@ class Runtime:
         self._verifications: dict[str, Verification] = {}  # by owner, the last of each
         self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
         self._locks_lock = threading.Lock()
+        self._close_lock = threading.Lock()
         self.changes = ChangeBoard()
         with contextlib.ExitStack() as on_error:
             self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
@@ -168,12 +169,16 @@ class Runtime:
             return self._session_locks.setdefault(session_id, _SessionLock())
 
     def close(self) -> None:
-        """Stop running turns, store their replies, end the model thread, let the data directory go."""
+        """Stop running turns, store their replies, end the model thread, let the data directory go.
+
+        Who calls it while another does waits for the end as well.
+        """
         self.runner.close()
         self.changes.close()
-        if not self.scheduler.is_closed:
-            self.scheduler.call(self.pool.live.save_all)
-        self.scheduler.close()
+        with self._close_lock:
+            if not self.scheduler.is_closed:
+                self.scheduler.call(self.pool.live.save_all)
+            self.scheduler.close()
         self.persistence.close()
         for verification in self._verifications.values():
             verification.stop()

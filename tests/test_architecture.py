@@ -9,7 +9,13 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("app",),
     ("chatcache.ui",),
-    ("chatcache.chat",),
+    (
+        "chatcache.chat",
+        "chatcache.chat_reading",
+        "chatcache.chat_sessions",
+        "chatcache.chat_caches",
+        "chatcache.owned_sessions",
+    ),
     ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner", "chatcache.shared_decode"),
     (
         "chatcache.engine",

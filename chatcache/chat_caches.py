@@ -1,0 +1,116 @@
+"""`ChatCaches`: what the caches of chats take, in memory and on disk, and what can be done with them."""
+
+from __future__ import annotations
+
+from chatcache.memory.outlook import MemoryOutlook, look_ahead
+from chatcache.memory.planner import PlanRequest
+from chatcache.owned_sessions import OwnedSessions, whole_number
+from chatcache.reports import CacheReport, LiveChat, StorageReport
+from chatcache.runtime import translated_store_errors
+from chatcache.verification import Verification
+
+
+class ChatCaches(OwnedSessions):
+    """Loses no word: caches can be computed again."""
+
+    def cache_report(self, session_id: str) -> CacheReport:
+        """The session's live cache beside all live caches of this owner."""
+        runtime = self._runtime
+        form = self._starter.cache_form(self.get_session(session_id))
+        caches, reserved_bytes = runtime.scheduler.call(
+            lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes)
+        )
+        mine = [c for c in caches if c.owner == self._owner]
+        live = next((c for c in mine if c.session_id == session_id), None)
+        return CacheReport(
+            kind=live.kind if live else form.kind,
+            is_live=live is not None,
+            num_tokens=live.num_tokens if live else 0,
+            num_bytes=live.num_bytes if live else 0,
+            num_sessions=len(mine),
+            total_bytes=sum(c.num_bytes for c in mine),
+            budget_bytes=runtime.pool.budget.limit_bytes,
+            reserved_bytes=reserved_bytes,
+            max_context_tokens=runtime.model_info.max_context_tokens,
+            problem=form.problem or runtime.persistence.problem(self._owner, session_id, form.kind),
+            chats=tuple(LiveChat(c.session_id, c.kind, c.num_tokens, c.num_bytes) for c in reversed(mine)),
+        )
+
+    def memory_plan(
+        self, context_tokens: int | None = None, num_sessions: int = 1, kind: str | None = None
+    ) -> MemoryOutlook:
+        """What `num_sessions` chats of `context_tokens` tokens (default: all that the model supports) would take in
+        every cache kind, what fits, and what would help `kind` (default: the service's).
+
+        The memory it is held against is the budget of live caches, and what the weights take beside it. Raises
+        InvalidInputError for counts below 1 and unknown kinds, UnsupportedOptionError for a model whose cache cannot be
+        planned.
+        """
+        info = self._runtime.model_info
+        most = info.max_context_tokens
+        shape = self._runtime.model_shape
+        request = PlanRequest(
+            most if context_tokens is None else whole_number("context_tokens", context_tokens),
+            whole_number("num_sessions", num_sessions),
+            shape.weight_bytes + self._runtime.pool.budget.limit_bytes,
+            device_type=info.device.partition(":")[0],
+        )
+        return look_ahead(shape, request, kind or info.cache_kind, most)
+
+    def storage_report(self) -> StorageReport:
+        """What this owner's chats take on disk."""
+        runtime = self._runtime
+        with translated_store_errors():
+            counts = self._store.counts(self._owner)
+            return StorageReport(
+                num_sessions=counts.num_sessions,
+                num_deleted_sessions=counts.num_deleted_sessions,
+                num_messages=counts.num_messages,
+                database_bytes=runtime.database.num_bytes,
+                cache=runtime.segments.report(self._owner),
+                hit_rate=runtime.persistence.hit_rate,
+            )
+
+    def prefetch(self, session_id: str) -> int:
+        """Read the session's cache from disk before it is needed, where it is not live; how many tokens are held.
+
+        Computes nothing. Returns at once while a turn runs; a turn that begins meanwhile takes over.
+        """
+        runtime = self._runtime
+        is_under_way = False
+        with self._exclusive(session_id) as session:
+            if runtime.runner.active(session_id) is None:
+                fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
+                form = self._starter.cache_form(session)
+                is_under_way = runtime.scheduler.call(
+                    lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form)
+                )
+        while is_under_way:
+            is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
+        return self.cache_report(session_id).num_tokens
+
+    def drop_cache(self, session_id: str) -> int:
+        """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.
+
+        Returns how many bytes of the disk became free: what other chats share stays.
+        """
+        self.get_session(session_id)
+        runtime = self._runtime
+        with runtime.session_lock(session_id), translated_store_errors():
+            turn = runtime.runner.active(session_id)
+            if turn is not None:
+                turn.result()
+            runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
+            return runtime.persistence.release(self._owner, session_id)
+
+    def drop_all_caches(self) -> int:
+        """`drop_cache` for all chats of this owner."""
+        runtime = self._runtime
+        live = runtime.scheduler.call(runtime.pool.report)
+        num_bytes = sum(self.drop_cache(cache.session_id) for cache in live if cache.owner == self._owner)
+        with translated_store_errors():
+            return num_bytes + runtime.persistence.release(self._owner)
+
+    def verify_caches(self) -> Verification:
+        """Read and check all that is stored of this owner's caches, in the background, or join the check that runs."""
+        return self._runtime.verify(self._owner)

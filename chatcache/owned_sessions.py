@@ -1,0 +1,51 @@
+"""`OwnedSessions`: one owner's sessions, found, and held while they are changed. What the service's parts share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from chatcache.errors import InvalidInputError, NotFoundError
+from chatcache.runtime import Runtime, translated_store_errors
+from storage.records import ChatSession, Message
+
+
+class OwnedSessions:
+    """Every method may be called from any thread. Raises NotFoundError for ids that are unknown or another owner's."""
+
+    def __init__(self, runtime: Runtime, owner: str) -> None:
+        self._runtime = runtime
+        self._store = runtime.store
+        self._starter = runtime.starter
+        self._owner = owner
+
+    def get_session(self, session_id: str) -> ChatSession:
+        """The session, deleted or not."""
+        with translated_store_errors():
+            return self._store.get_session(self._owner, session_id)
+
+    def _message(self, message_id: str) -> Message:
+        with translated_store_errors():
+            return self._store.get_message(self._owner, message_id)
+
+    @contextlib.contextmanager
+    def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
+        """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
+        self.get_session(session_id)  # before its lock is taken: others' sessions are not to be held up
+        with self._runtime.session_lock(session_id), translated_store_errors():
+            self._runtime.runner.save_pending(session_id)
+            session = self._store.get_session(self._owner, session_id)
+            if session.deleted_at is not None and not deleted:
+                raise NotFoundError("This chat is in the bin. Restore it to go on.")
+            yield session
+
+    def _changed(self, session: ChatSession) -> ChatSession:
+        self._runtime.changes.publish(session.id, session.version)
+        return session
+
+
+def whole_number(name: str, value: object) -> int:
+    """Raises InvalidInputError for what is none, or none that a database takes."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise InvalidInputError(f"{name} must be a whole number, not {value!r:.60}.")
+    return value
