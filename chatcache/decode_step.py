@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from chatcache.cache.attention import attend_one_token
+from chatcache.cache.attention import States, attend_single_tokens
 from chatcache.cache.session_cache import SessionCache
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
@@ -38,28 +38,29 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Feed:
-    """The tokens of one sequence. `mask`: what each of several sees, `[tokens, tokens held]`."""
+    """The tokens of one sequence. `updates`: for each layer what takes new keys and values and gives all that it holds;
+    `mask`: what each of several tokens sees, `[tokens, tokens held]`."""
 
-    cache: Cache
     start: int
     num_tokens: int
+    updates: Sequence[Callable[[Tensor, Tensor], States]]
     mask: Tensor | None
 
     @classmethod
     def of(cls, held: SessionCache, num_tokens: int) -> _Feed:
-        assert held.cache is not None
+        cache: Any = held.cache
         start, mask = held.num_tokens, None
         if num_tokens > 1:
             mask = torch.ones((num_tokens, start + num_tokens), dtype=torch.bool).tril(start)
-        return cls(held.cache, start, num_tokens, mask)
+        return cls(start, num_tokens, [layer.update for layer in cache.layers], mask)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    def attend(self, queries: Tensor, states: States, scaling: float) -> Tensor:
         """Queries `[tokens, key_heads, group, head_dim]` and all keys and values → the shape of the queries."""
         if self.mask is None:
-            return attend_one_token(queries, keys, values, scaling)
+            return attend_single_tokens(queries, [states], scaling)
         num_tokens, num_key_heads, num_groups, head_dim = queries.shape
         rows = queries.permute(1, 2, 0, 3).reshape(1, num_key_heads, num_groups * num_tokens, head_dim)
-        output = scaled_dot_product_attention(rows, keys, values, self.mask.repeat(num_groups, 1), scale=scaling)
+        output = scaled_dot_product_attention(rows, *states, self.mask.repeat(num_groups, 1), scale=scaling)
         return output.view(num_key_heads, num_groups, num_tokens, head_dim).permute(2, 0, 1, 3)
 
 
@@ -124,14 +125,15 @@ class DecodeStep:
             rotated = torch.cat([self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)], dim=1)
         rotated = torch.addcmul(rotated * cos, rotated.roll(self._head_dim // 2, -1), sin)
         queries = rotated[:, :-num_keys].view(len(x), num_keys, -1, self._head_dim)
-        keys, values = rotated[:, -num_keys:], states[:, -num_keys:]
-        outputs, end = [], 0
-        for feed in feeds:
-            begin, end = end, end + feed.num_tokens
-            seen = feed.cache.update(_as_states(keys[begin:end]), _as_states(values[begin:end]), index)
-            outputs.append(feed.attend(queries[begin:end], *seen, self._scaling))
-        joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return joined.reshape(len(x), -1)
+        sizes = [feed.num_tokens for feed in feeds]
+        keys, values = (_as_states(rows[:, -num_keys:]).split(sizes, dim=2) for rows in (rotated, states))
+        seen = [feed.updates[index](*new) for feed, *new in zip(feeds, keys, values, strict=True)]
+        if len(feeds) == len(x):
+            output = attend_single_tokens(queries, seen, self._scaling)
+        else:
+            parts = zip(feeds, queries.split(sizes), seen, strict=True)
+            output = torch.cat([feed.attend(rows, held, self._scaling) for feed, rows, held in parts])
+        return output.reshape(len(x), -1)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self._eps)

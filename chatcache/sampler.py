@@ -8,6 +8,7 @@ never shifts the stream.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
@@ -80,8 +81,11 @@ class Sampler:
         """
         scores = logits.detach().to(device="cpu", dtype=torch.float32, copy=True)[None]
         # The maximum alone tells: NaN spreads into it, and it is minus infinity only if all are.
-        if not torch.isfinite(scores.max()):
+        greatest, index = scores.max(dim=-1)
+        if not math.isfinite(greatest):
             raise NonFiniteLogitsError(f"The logits at token {len(token_ids)} are not finite.")
+        if self._is_greedy and not self._processors:
+            return int(index)
         if self._processors:
             ids = torch.tensor([token_ids if self._reads_ids else ()], dtype=torch.long)
             scores = self._processors(cast(torch.LongTensor, ids), scores)

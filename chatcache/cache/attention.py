@@ -7,6 +7,7 @@ head: the same kernel, mask and precision, on views of the cache as it lies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -24,9 +25,12 @@ _MAX_QUERY_TOKENS = 16
 """Above this, the library's way is as fast: the copies are paid for by many rows."""
 
 
-_JOINED_FROM_TOKENS = 1024
+_JOINED_FROM_TOKENS = 384
 _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads beats the kernel: it computes each head's part for every head."""
+
+States = tuple[Tensor, Tensor]
+"""Keys and values, `[1, key_heads, tokens, head_dim]` each."""
 
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
@@ -63,7 +67,8 @@ def grouped_attention(
         return output, None
     if attention_mask is None and batch == 1:
         queries = query.view(1, key.shape[1], num_groups, head_dim)
-        return attend_one_token(queries, key, value, scaling or head_dim**-0.5).reshape(1, 1, num_heads, -1), None
+        output = attend_single_tokens(queries, [(key, value)], scaling or head_dim**-0.5)
+        return output.reshape(1, 1, num_heads, -1), None
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_groups, 1)
     rows = query.reshape(batch, key.shape[1], num_groups * num_queries, head_dim)
@@ -72,24 +77,29 @@ def grouped_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-def attend_one_token(queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-    """What one token sees: its queries `[1, key_heads, group, head_dim]`, all of `keys` and `values`
-    `[1, key_heads, tokens, head_dim]` → `[1, key_heads, group, head_dim]`.
+def attend_single_tokens(queries: Tensor, states: Sequence[States], scaling: float) -> Tensor:
+    """What one token of each of several sequences sees: queries `[sequences, key_heads, group, head_dim]`, and all keys
+    and values of each sequence → `[sequences, key_heads, group, value_dim]`.
 
     Few key heads that lie side by side in memory, token after token, are read as one matrix: each query then stands at
     its own head's place, with zeros at the others', and of each output only its own head's place is taken.
     """
-    _, num_key_heads, num_tokens, head_dim = keys.shape
-    is_joined = num_tokens >= _JOINED_FROM_TOKENS and num_key_heads <= _JOINED_UP_TO_HEADS
-    if not (is_joined and _lies_token_by_token(keys) and _lies_token_by_token(values)):
-        return scaled_dot_product_attention(queries, keys, values, scale=scaling)
-    key_rows, value_rows = keys[0].transpose(0, 1).flatten(1), values[0].transpose(0, 1).flatten(1)
-    spread = ((queries[0] * scaling).unsqueeze(2) * _own_place(num_key_heads, queries.dtype)).view(
-        -1, num_key_heads * head_dim
-    )
-    weights = torch.mm(spread.view(-1, num_key_heads * head_dim), key_rows.T).softmax(dim=-1)
-    outputs = torch.mm(weights, value_rows).view(num_key_heads, -1, num_key_heads, values.shape[3])
-    return outputs.diagonal(dim1=0, dim2=2).permute(2, 0, 1)[None]
+    num_sequences, num_key_heads, num_groups, _ = queries.shape
+    value_dim = states[0][1].shape[3]
+    outputs = queries.new_empty(num_sequences, num_key_heads * num_groups, num_key_heads * value_dim)
+    places = outputs.view(num_sequences, num_key_heads, num_groups, num_key_heads, value_dim)
+    seen = places.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    spread: Tensor | None = None
+    for index, (keys, values) in enumerate(states):
+        if not _is_joined(keys, values):
+            seen[index] = scaled_dot_product_attention(queries[index : index + 1], keys, values, scale=scaling)[0]
+            continue
+        if spread is None:
+            spread = (queries * scaling).unsqueeze(3) * _own_place(num_key_heads, queries.dtype)
+            spread = spread.view(num_sequences, num_key_heads * num_groups, -1)
+        weights = torch.mm(spread[index], _as_matrix(keys).T).softmax(dim=-1)
+        torch.mm(weights, _as_matrix(values), out=outputs[index])
+    return seen
 
 
 @cache
@@ -98,6 +108,19 @@ def _own_place(num_key_heads: int, dtype: torch.dtype) -> Tensor:
     return torch.eye(num_key_heads, dtype=dtype)[:, None, :, None]
 
 
+def _is_joined(keys: Tensor, values: Tensor) -> bool:
+    _, num_key_heads, num_tokens, _ = keys.shape
+    if num_tokens < _JOINED_FROM_TOKENS or num_key_heads > _JOINED_UP_TO_HEADS:
+        return False
+    return _lies_token_by_token(keys) and _lies_token_by_token(values)
+
+
 def _lies_token_by_token(states: Tensor) -> bool:
     _, num_heads, _, width = states.shape
     return states.stride()[1:] == (width, num_heads * width, 1)
+
+
+def _as_matrix(states: Tensor) -> Tensor:
+    """`[1, heads, tokens, width]` that lies token by token → `[tokens, heads * width]`, a view."""
+    _, num_heads, num_tokens, width = states.shape
+    return states.as_strided((num_tokens, num_heads * width), (num_heads * width, 1))

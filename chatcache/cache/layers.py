@@ -193,6 +193,8 @@ class AppendLayer(TokenLayer):
     def states(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         assert self.keys is not None
         assert self.values is not None
+        if start == 0 and stop == self._num_tokens:
+            return self.keys, self.values
         return self.keys[:, :, start:stop], self.values[:, :, start:stop]
 
     def import_(self, rows: Mapping[str, Tensor]) -> None:

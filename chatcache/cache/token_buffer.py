@@ -12,6 +12,9 @@ from torch import Tensor
 
 BLOCK_TOKENS = 256
 
+_SMALL = 32768
+"""Of so few elements torch makes no parallel work."""
+
 
 def capacity_for(num_tokens: int) -> int:
     """Tokens that a buffer of `num_tokens` tokens has room for: whole blocks."""
@@ -81,8 +84,10 @@ class TokenBuffer:
 
 
 def _copy(target: Tensor, source: Tensor) -> None:
-    """Bytes that lie alike are copied by one thread: torch takes several, which mostly wait for each other."""
-    if source.device.type == target.device.type == "cpu" and source.dtype == target.dtype and source.is_contiguous():
+    """Bytes that lie alike are copied by one thread: of what is large torch takes several, which mostly wait for each
+    other."""
+    is_plain = source.device.type == target.device.type == "cpu" and source.dtype == target.dtype
+    if source.numel() > _SMALL and is_plain and source.is_contiguous():
         target.reshape(-1).view(torch.uint8).numpy()[:] = source.reshape(-1).view(torch.uint8).numpy()
     else:
         target.copy_(source)

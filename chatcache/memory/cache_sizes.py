@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from transformers import PreTrainedModel
@@ -19,7 +20,7 @@ from chatcache.memory.rehearsal import layer_shapes
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CacheSizes:
     """The layers of one session's cache."""
 
@@ -45,11 +46,14 @@ class CacheSizes:
         if kind == "none" or num_tokens == 0:
             return Need()
         is_quantized = codec_of(kind) is not None
-        num_exact = num_new_tokens if is_quantized else 0
+        return self._need(kind, capacity_for(num_tokens), num_new_tokens if is_quantized else 0, is_quantized)
+
+    @lru_cache(maxsize=256)  # noqa: B019 - asked before every token, of the one there is for a loaded model
+    def _need(self, kind: str, capacity: int, num_exact: int, is_quantized: bool) -> Need:
         each = [
-            reserved_layer_bytes(layer, kind, num_tokens) + num_exact * layer.bytes_per_token for layer in self.layers
+            reserved_layer_bytes(layer, kind, capacity) + num_exact * layer.bytes_per_token for layer in self.layers
         ]
-        unpacked = [layer.bytes_per_token * capacity_for(num_tokens) if is_quantized else 0 for layer in self.layers]
+        unpacked = [layer.bytes_per_token * capacity if is_quantized else 0 for layer in self.layers]
         placed = place(self.layers, kind, each)
         beside = max(each, default=0) + max(unpacked, default=0)
         return Need(placed.device_bytes, beside, placed.host_bytes)
