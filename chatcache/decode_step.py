@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from chatcache.cache.attention import States, attend_single_tokens
+from chatcache.cache.attention import States, attend_by_matrices, attend_single_tokens, suits_matrices
 from chatcache.cache.session_cache import SessionCache
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
@@ -59,7 +59,10 @@ class _Feed:
         if self.mask is None:
             return attend_single_tokens(queries, [states], scaling)
         num_tokens, num_key_heads, num_groups, head_dim = queries.shape
-        rows = queries.permute(1, 2, 0, 3).reshape(1, num_key_heads, num_groups * num_tokens, head_dim)
+        rows = queries.permute(1, 2, 0, 3).contiguous()
+        if suits_matrices(rows, states[0]):
+            return attend_by_matrices(rows, states, self.mask, scaling).permute(2, 0, 1, 3)
+        rows = rows.view(1, num_key_heads, num_groups * num_tokens, head_dim)
         output = scaled_dot_product_attention(rows, *states, self.mask.repeat(num_groups, 1), scale=scaling)
         return output.view(num_key_heads, num_groups, num_tokens, head_dim).permute(2, 0, 1, 3)
 

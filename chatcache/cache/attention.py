@@ -1,8 +1,9 @@
-"""Attention for a few query tokens over a long cache, where the library's CPU path is several times slower.
+"""Attention over a long cache on a CPU, where the library's path is several times slower.
 
 With grouped heads the library either asks for `enable_gqa`, whose CPU kernel reads each key once per query head, or
 copies all keys and values for every query head. Here the query heads of a group become query rows of their one key
-head: the same kernel, mask and precision, on views of the cache as it lies.
+head: the same kernel, mask and precision, on views of the cache as it lies. In bfloat16, several tokens do without the
+kernel: its loop takes 2 to 4 times as long as ordinary multiplications of the same matrices.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _JOINED_FROM_TOKENS = 384
 _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads beats the kernel: it computes each head's part for every head."""
 
+MAX_SCORES = 2**24
+"""More would take too much memory: the kernel holds none."""
+
 States = tuple[Tensor, Tensor]
 """Keys and values, `[1, key_heads, tokens, head_dim]` each."""
 
@@ -54,12 +58,18 @@ def grouped_attention(
     """An attention function as the library's interface wants it: query `[batch, heads, queries, head_dim]`, keys and
     values `[batch, key_heads, tokens, head_dim]` → `[batch, queries, heads, head_dim]`.
 
-    Whatever is not a few queries with grouped heads goes to the library's own function.
+    Whatever is neither multiplied as matrices nor a few queries with grouped heads goes to the library's own function.
     """
     batch, num_heads, num_queries, head_dim = query.shape
     num_groups = num_heads // key.shape[1]
+    scaling = head_dim**-0.5 if scaling is None else scaling
     has_one_mask = num_queries == 1 if attention_mask is None else attention_mask.shape[1] == 1
     has_bias = kwargs.get("position_bias") is not None or kwargs.get("softcap") is not None
+    visible = _visible(module, attention_mask, num_queries, key.shape[2])
+    if visible is not None and batch == 1 and not has_bias and not module.training and suits_matrices(query, key):
+        rows = query.view(key.shape[1], num_groups, num_queries, head_dim)
+        output = attend_by_matrices(rows, (key, value), visible, scaling)
+        return output.view(1, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
     if num_groups == 1 or num_queries > _MAX_QUERY_TOKENS or not has_one_mask or has_bias or module.training:
         output, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -67,7 +77,7 @@ def grouped_attention(
         return output, None
     if attention_mask is None and batch == 1:
         queries = query.view(1, key.shape[1], num_groups, head_dim)
-        output = attend_single_tokens(queries, [(key, value)], scaling or head_dim**-0.5)
+        output = attend_single_tokens(queries, [(key, value)], scaling)
         return output.reshape(1, 1, num_heads, -1), None
     if attention_mask is not None:
         attention_mask = attention_mask.repeat(1, 1, num_groups, 1)
@@ -75,6 +85,38 @@ def grouped_attention(
     output = scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
     output = output.reshape(batch, num_heads, num_queries, value.shape[-1])
     return output.transpose(1, 2).contiguous(), None
+
+
+def suits_matrices(queries: Tensor, keys: Tensor) -> bool:
+    """Whether several tokens are better multiplied as matrices: queries `[..., head_dim]`, keys as in `States`."""
+    num_scores = queries.numel() // queries.shape[-1] * keys.shape[2]
+    return queries.dtype == torch.bfloat16 and num_scores <= MAX_SCORES
+
+
+def attend_by_matrices(queries: Tensor, states: States, visible: Tensor, scaling: float) -> Tensor:
+    """What several tokens of one sequence see: queries `[key_heads, group, tokens, head_dim]`, its keys and values, and
+    which of them each token sees, `[tokens, tokens held]` → `[key_heads, group, tokens, value_dim]`.
+    """
+    num_key_heads, num_groups, num_tokens, head_dim = queries.shape
+    keys, values = (each[0].contiguous() for each in states)
+    rows = (queries * scaling).reshape(num_key_heads, -1, head_dim)
+    scores = torch.bmm(rows, keys.transpose(1, 2))
+    num_before = keys.shape[1] - num_tokens
+    if not visible[:, :num_before].all():
+        num_before = 0
+    by_token = scores.view(num_key_heads, num_groups, num_tokens, -1)[..., num_before:]
+    by_token.masked_fill_(visible[:, num_before:].logical_not(), -torch.inf)
+    return torch.bmm(scores.softmax(dim=-1), values).view(num_key_heads, num_groups, num_tokens, -1)
+
+
+def _visible(module: Module, mask: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:
+    """Which keys each of several queries sees, `[queries, keys]`; None where there is one query or another mask."""
+    if num_queries == 1:
+        return None
+    if mask is not None:
+        return mask[0, 0] if mask.dtype == torch.bool and mask.shape[:2] == (1, 1) else None
+    is_causal = num_queries == num_keys and getattr(module, "is_causal", False)
+    return torch.ones((num_queries, num_keys), dtype=torch.bool).tril() if is_causal else None
 
 
 def attend_single_tokens(queries: Tensor, states: Sequence[States], scaling: float) -> Tensor:

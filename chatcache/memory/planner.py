@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chatcache.cache.attention import MAX_SCORES
 from chatcache.cache.kinds import KINDS, ModelFacts, codec_of, installed_packages, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.states import NUM_KEPT_STATES
@@ -167,7 +168,8 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     - stream: c x hidden x (4i + 8), the residual and normed copies, two of them in float32;
     - the larger of: MLP, c x widest projection x 3i; and attention, c x query heads x (key + value) x 2i, plus
       n x query heads x (key + value) x i where shared keys are repeated, plus c x n x query heads x (3i + 4) where
-      scores are tensors; and a recurrent scan, c (in whole scan chunks) x scan width x 24;
+      all scores are tensors, x 2i where up to `MAX_SCORES` of them are; and a recurrent scan, c (in whole scan
+      chunks) x scan width x 24;
     - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
     - quantized kinds: one layer in full precision, and the chunk in all of them until the forward is over;
     - the logits of the last token with what sampling makes of them.
@@ -258,5 +260,8 @@ def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, nu
     num_visible = _visible_tokens(layer, chunk_tokens, num_tokens)
     states = chunk_tokens * q * dims * 2 * i
     repeated = num_visible * q * dims * i if has_mask and layer.num_heads < q else 0
-    scores = chunk_tokens * num_visible * q * (3 * i + 4) if shape.has_eager_attention else 0
-    return states + repeated + scores
+    num_scores = chunk_tokens * num_visible * q
+    if shape.has_eager_attention:
+        return states + repeated + num_scores * (3 * i + 4)
+    # On a CPU, so many scores are tensors in bfloat16, too, before and after their softmax.
+    return states + repeated + (min(num_scores, MAX_SCORES) * 2 * i if i == 2 else 0)
