@@ -2,7 +2,9 @@
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]");
   if (!button) return;
-  const action = button.dataset.action;
+  const { action, message = "" } = button.dataset;
   if (action === "copy" || action === "copy-code") window.chatcache.copy(button);
-  else trigger("act", { action, message: button.dataset.message ?? "" });
+  else if (action === "edit") window.chatcache.editor.begin(message);
+  else trigger("act", { action, message });
 });
+element.addEventListener("chatcache-act", (event) => trigger("act", event.detail));

@@ -1,4 +1,4 @@
-() => {
+(() => {
   // The second click of a double click is not a second step.
   document.addEventListener("click", (event) => {
     if (event.detail > 1 && event.target.closest("button")) {
@@ -10,7 +10,7 @@
   // What puts text into the box, or sends it, leaves the person at the box.
   document.addEventListener("click", (event) => {
     if (!event.target.closest("#send, #new-chat, [data-action='suggest'], [data-action='rollback']")) return;
-    document.querySelector("#message textarea")?.focus();
+    box()?.focus();
   });
 
   const copyText = async (text) => {
@@ -21,12 +21,23 @@
     document.execCommand("copy");
     box.remove();
   };
+  const box = () => document.querySelector("#message textarea");
+  const setBox = (text) => {
+    box().value = text;
+    box().dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  // What a button of a message copies is what was written: Markdown and LaTeX, not what became of them on the page.
+  const sourceOf = (message) => message.dataset.source ?? message.querySelector(".bubble").textContent;
   window.chatcache = {
+    box,
+    setBox,
+    prependToBox: (text) => setBox(box().value.trim() ? `${text}\n\n${box().value}` : text),
+    isTouched: () => window.matchMedia("(pointer: coarse)").matches,
+    sourceOf,
     copy: async (button) => {
-      const from = button.dataset.action === "copy-code"
-        ? button.closest(".code-block").querySelector("code")
-        : button.closest(".message").querySelector(".prose");
-      await copyText(from.innerText);
+      await copyText(button.dataset.action === "copy-code"
+        ? button.closest(".code-block").querySelector("code").textContent
+        : sourceOf(button.closest(".message")));
       button.classList.add("copied");
       setTimeout(() => button.classList.remove("copied"), 1500);
     },
@@ -45,29 +56,12 @@
     document.body.classList.add("cc-ready");
   };
 
-  // The box takes text once the tab knows which chat it shows; what was typed before a reload is there again.
-  const DRAFT = "chatcache-draft";
-  const prepareBox = () => {
-    const box = document.querySelector("#message textarea");
-    if (!box || box.disabled) return setTimeout(prepareBox, 50);
-    const draft = sessionStorage.getItem(DRAFT);
-    if (draft && !box.value) {
-      box.value = draft;
-      box.dispatchEvent(new Event("input", { bubbles: true }));
-    }
-    if (document.activeElement === document.body) box.focus({ preventScroll: true });
-  };
-  window.addEventListener("pagehide", () => {
-    sessionStorage.setItem(DRAFT, document.querySelector("#message textarea")?.value ?? "");
-  });
-
   // New text is followed as long as the reader is at the end.
   const start = () => {
     const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
     if (!talk || !toggle) return setTimeout(start, 50);
     leaveRoomForTheChat(toggle);
-    prepareBox();
     let atEnd = true;
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
@@ -76,4 +70,4 @@
       .observe(talk, { childList: true, subtree: true, characterData: true });
   };
   start();
-}
+})();

@@ -9,7 +9,7 @@ from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.reports import ModelInfo, TurnDetails
 from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, TurnStats
-from chatcache.text_input import clean_query
+from chatcache.text_input import clean_query, clean_text, pieces
 from chatcache.turn import Turn
 from storage.records import ChatSession, Message
 
@@ -96,6 +96,13 @@ class ChatReading(OwnedSessions):
         if version > whole_number("since", since):
             return version
         return self._runtime.changes.wait(session_id, since=since, timeout_s=timeout_s)
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a message takes, without what the template puts around it.
+
+        Long ones are counted in pieces, so that no turn waits for the tokenizer; that may differ by a token per piece.
+        """
+        return sum(map(self._runtime.prompts.count_tokens, pieces(clean_text(text))))
 
     @property
     def model_info(self) -> ModelInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import regex  # type: ignore[import-untyped, unused-ignore]
 
@@ -59,3 +60,13 @@ def title_from(text: str) -> str:
 def _is_visible(text: str) -> bool:
     """Whether anything shows: not only space, zero-width characters, fillers, marks of direction."""
     return _INVISIBLE.fullmatch(text) is None
+
+
+def pieces(text: str, length: int = 16_384) -> Iterator[str]:
+    """The text in pieces of about `length` characters, parted where a line ends if one does."""
+    start = 0
+    while len(text) - start > length:
+        end = text.rfind("\n", start, start + length) + 1 or start + length
+        yield text[start:end]
+        start = end
+    yield text[start:]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatcache.errors import InvalidInputError
-from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, title_from
+from chatcache.text_input import clean_message, clean_query, clean_text, clean_title, pieces, title_from
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,11 @@ def test_a_search_is_cleaned_and_bounded_and_nothing_is_no_search() -> None:
     assert clean_query(" caf\x00é ") == "café"
     assert clean_query("  ") is clean_query("") is clean_query(None) is None
     assert len(clean_query("x" * 10**6) or "") == 1000
+
+
+@given(text=st.text(alphabet="ab \n", max_size=200), length=st.integers(1, 20))
+def test_pieces_are_the_whole_text_and_none_is_too_long(text: str, length: int) -> None:
+    parted = list(pieces(text, length))
+    assert "".join(parted) == text
+    assert all(len(piece) <= length for piece in parted)
+    assert all("\n" not in piece or piece.endswith("\n") for piece in parted[:-1])

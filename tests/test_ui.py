@@ -11,10 +11,10 @@ import pytest
 from gradio.utils import diff
 from hypothesis import given
 from hypothesis import strategies as st
-from markup import HOSTILE, Elements, actions_of, assert_harmless, reply, session, user
+from markup import HOSTILE, NOW, Elements, actions_of, assert_harmless, reply, session, user
 
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
-from chatcache.reports import CacheReport, ModelInfo
+from chatcache.reports import CacheReport, ModelInfo, TurnDetails
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import describe, render_cache_panel
@@ -92,9 +92,10 @@ def test_formulas_are_drawn_by_the_browser_itself(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["It costs $5, not $10.", "a $ b $ c", "US$5 and US$6", "`$a$`", r"\$a\$", "$$ is money"]
+    "text",
+    ["It costs $5, not $10.", "a $ b $ c", "US$5 and US$6", "`$a$`", r"\$a\$", "$$ is all", "${A}/x:$B", "${a} `${b}`"],
 )
-def test_money_is_no_formula(text: str) -> None:
+def test_money_and_variables_are_no_formulas(text: str) -> None:
     assert "<math" not in render_markdown(text, texts)
     assert "formula" not in render_markdown(text, texts)
 
@@ -181,16 +182,51 @@ def test_closed_blocks_are_never_sent_again() -> None:
 # ----------------------------------------------------------------- transcript
 
 
-def test_only_the_tip_can_be_regenerated_and_rolled_back() -> None:
+def test_any_reply_can_be_regenerated_and_only_the_tip_rolled_back() -> None:
     messages = [user("a"), reply("b"), user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
     markup = render_transcript(texts, messages, {})
-    assert actions_of(markup) == ["copy", "fork", "copy", "regenerate", "rollback", "fork"]
-    assert markup.index("regenerate") > markup.index('data-id="r2"')
+    question = ["copy", "edit"]
+    above, tip = ["copy", "edit", "fork", "regenerate"], ["regenerate", "rollback", "copy", "edit", "fork"]
+    assert actions_of(markup) == [*question, *above, *question, *tip]
+    assert markup.count(f'title="{texts.REGENERATE}"') == 1, "only the tip's button has that name"
 
 
 def test_while_a_turn_runs_nothing_can_be_done_to_the_branch() -> None:
     markup = render_transcript(texts, [user("a"), reply("b", num_alternatives=2)], {}, is_busy=True)
-    assert actions_of(markup) == ["copy"]
+    assert actions_of(markup) == ["copy", "copy"]
+
+
+def test_a_reply_carries_what_was_written_for_copying_and_editing() -> None:
+    source = '**bold** "quoted" & <b>\n\n$x^2$'
+    found = Elements(render_transcript(texts, [user("a"), reply(source)], {}))
+    assert ("data-source", source) in found.attributes
+
+
+def test_details_tell_what_a_reply_cost() -> None:
+    stats = TurnStats(
+        num_prompt_tokens=1200, num_cached_tokens=1000, num_computed_tokens=200, num_completion_tokens=31,
+        num_drafted_tokens=12, num_accepted_tokens=7, ttft_s=0.25, decode_tokens_per_s=17.25,
+        reuse=(Reuse("live", 600), Reuse("disk", 400)), restore_s=0.5, finish_reason=FinishReason.STOP, seed=42,
+        cache_kind="quantized-int8",
+    )  # fmt: skip
+    said = Elements(render_transcript(texts, [user("a"), reply("b")], {"r1": stats})).text
+    for part in (
+        "1,200 tokens", "1,000 (600 from memory, 400 from disk)", "Computed200", "31 tokens", "7 of 12 tokens accepted",
+        "250 ms", "500 ms", "17.2 tokens/s", "quantized-int8", "Seed42", "by itself", "Written at",
+    ):  # fmt: skip
+        assert part in said
+
+
+def test_details_tell_how_a_reply_was_asked_for() -> None:
+    sampling = Sampling(temperature=0.7, top_k=40, stop=("<b>",), seed=1)
+    made = TurnDetails(sampling, {"prompt_lookup": True, "context_full": "stop"}, TurnStats(), NOW, NOW)
+    stats = {"r1": TurnStats(num_prompt_tokens=5, num_computed_tokens=5)}
+    said = Elements(render_transcript(texts, [user("a"), reply("b")], stats, details={"r1": made})).text
+    assert 'Samplingtemperature 0.7, top-k 40, stop ["<b>"], prompt-lookup on, context-full "stop"' in said
+
+
+def test_a_reply_of_which_nothing_was_counted_has_no_details() -> None:
+    assert "figures" not in render_transcript(texts, [user("a"), reply("b", edited=True)], {})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, StaleTipError
+from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
 from chatcache.ui.file_actions import FileActions
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of, told
 from chatcache.ui.layout import Page
@@ -35,6 +35,7 @@ class Actions(Handlers):
             "regenerate": self._regenerate,
             "continue": self._continue,
             "rollback": self._roll_back,
+            "edit": self._edit,
             "previous": lambda click: self._select_neighbour(click.target, -1),
             "next": lambda click: self._select_neighbour(click.target, 1),
             "select": lambda click: self._select(click.target),
@@ -103,7 +104,8 @@ class Actions(Handlers):
         handler = self._on_transcript.get(told(event, "action"))
         if handler is None:
             return self.nothing()
-        return handler(_Click(Place.from_json(sent), Seen.from_json(sent_seen), told(event, "message"), ticket, text))
+        place, seen = Place.from_json(sent), Seen.from_json(sent_seen)
+        return handler(_Click(place, seen, told(event, "message"), ticket, text, told(event, "text")))
 
     def _regenerate(self, click: _Click) -> Updates:
         self._service.regenerate(session_of(click.place), click.target, request_id=click.ticket or None)
@@ -120,6 +122,13 @@ class Actions(Handlers):
         return {self._page.message: draft} | self.notify(
             self._texts.ROLLED_BACK, offer=self.undo("select", rollback.undone.id)
         )
+
+    def _edit(self, click: _Click) -> Updates:
+        """A message as it was written anew where it stands; what stood there stays as an alternative."""
+        if self._service.active_turn(self._session_as_seen(click)) is not None:
+            raise SessionBusyError(self._texts.BUSY)
+        self._service.edit(click.target, click.written, request_id=click.ticket or None)
+        return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
     def _select_neighbour(self, message_id: str, step: int) -> Updates:
         alternatives = [message.id for message in self._service.alternatives(message_id)]
@@ -183,13 +192,16 @@ class Actions(Handlers):
 
 @dataclass(frozen=True, slots=True)
 class _Click:
-    """A button inside rendered HTML was clicked: where, on what (`target`), and what was in the box."""
+    """A button inside rendered HTML was clicked: where, on what (`target`), what was in the box, and what was
+    `written` in a form of the message's own.
+    """
 
     place: Place
     seen: Seen
     target: str
     ticket: str
     text: str
+    written: str
 
 
 def _new_ticket() -> str:

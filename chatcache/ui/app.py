@@ -25,7 +25,10 @@ MAX_UPLOAD_BYTES = 64 * 2**20
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
-STYLE_SHEETS = ("chat", "side", "content")
+STYLE_SHEETS = ("chat", "side", "content", "writing")
+
+PAGE_SCRIPTS = ("page", "editor", "focus", "composer", "keys")
+"""What runs once for the whole page; the first one makes what the others use."""
 
 LANGUAGES = {texts.LANGUAGE: texts for texts in (ENGLISH, TURKISH)}
 """The first one is at `/`, also for a browser that asks for none of them; the others are below their own names."""
@@ -61,6 +64,7 @@ def build_app(service: ChatService) -> FastAPI:
     app.add_api_route("/favicon.ico", lambda: FileResponse(ASSETS / "icon.svg"), include_in_schema=False)
     # As `css` Gradio would put its own class before every selector, `body` and `.dark` included.
     style_sheet = "".join((ASSETS / f"{name}.css").read_text(encoding="utf-8") for name in STYLE_SHEETS)
+    scripts = "".join(map(script, PAGE_SCRIPTS))
     for language, texts in reversed(LANGUAGES.items()):  # `/` last, for it takes every path that is left
         gr.mount_gradio_app(
             app,
@@ -73,8 +77,7 @@ def build_app(service: ChatService) -> FastAPI:
             footer_links=[],
             max_file_size=MAX_UPLOAD_BYTES,
             theme=make_theme(),
-            head=f"<style>{style_sheet}</style>",
-            js=script("page"),
+            head=f"<style>{style_sheet}</style><script>{scripts}</script>",
         )
     app.add_middleware(InTheBrowsersLanguage)
     app.add_middleware(SecurityHeaders)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from chatcache.ui.actions import Actions
+from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
 from chatcache.ui.layout import Page
 from chatcache.ui.list_actions import ListActions
@@ -24,6 +25,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     """Bind every event, inside the `gr.Blocks` that is open."""
     actions, follower = Actions(service, page, texts), Follower(service, page, texts)
     lists, files = ListActions(service, page, texts), actions.files
+    composer = Composer(service, page, texts)
     place, seen, ticket, message = page.place, page.seen, page.ticket, page.message
 
     for something_changed in (seen.changed, page.shelf.changed, page.search.change):
@@ -34,6 +36,10 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
             trigger_mode="always_last",
             **QUIET,
         )
+
+    message.change(None, js=SAY_CHANGED, show_progress="hidden", api_visibility="private")
+    page.tally.typed(composer.count, [place, message], [page.tally], trigger_mode="always_last", **QUIET)
+    page.tally.refused(composer.refuse_file, None, [page.notice], **QUIET)
 
     followed = [getattr(page, name) for name in FOLLOWED]
     place.arrived(follower.follow, place, followed, trigger_mode="multiple", **QUIET)
@@ -94,6 +100,9 @@ def bind_side(service: ChatService, page: Page, texts: Texts) -> None:
 
 QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
 """For every event: no waiting for other tabs, no overlay over what it changes, no public endpoint."""
+
+SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
+"""Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
 
 FOLLOWED = (
     "seen", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",

@@ -131,7 +131,12 @@ class Follower:
         page, session, is_busy = self._page, view.session, view.is_busy
         is_empty = not view.messages and not is_busy
         transcript = render_transcript(
-            self._texts, view.messages, view.stats, num_hidden=view.num_hidden, is_busy=is_busy
+            self._texts,
+            view.messages,
+            view.stats,
+            details=view.details,
+            num_hidden=view.num_hidden,
+            is_busy=is_busy,
         )
         updates: Updates = {
             page.seen: Seen.of(session).to_json(),

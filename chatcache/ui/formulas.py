@@ -28,7 +28,9 @@ _ENVIRONMENTS = "equation|align|gather|multline|eqnarray|alignat|split|cases|[pb
 _BEGIN = re.compile(rf"\\begin\{{((?:{_ENVIRONMENTS})\*?)\}}")
 _RENAMED = {"aligned": "align*", "align": "align*", "split": "align*", "gathered": "gather*", "gather": "gather*"}
 _RENAMED_ENVIRONMENT = re.compile(r"\\(begin|end)\{(" + "|".join(_RENAMED) + r")\}")
-_DOLLARS = re.compile(r"\$(?![\s$])((?:\\.|[^\\$\n])+?)(?<!\s)\$(?!\d)", re.DOTALL)
+_DOLLARS = re.compile(r"\$(?![\s$])((?:\\.|[^\\$\n`])+?)(?<!\s)\$(?![\w{])", re.DOTALL)
+"""Neither money (`$5 and $6`) nor variables (`${HOME}/bin:$PATH`)."""
+
 _INLINE = (
     (re.compile(r"\$\$((?:\\.|[^\\$])+?)\$\$", re.DOTALL), True),
     (_DOLLARS, False),

@@ -9,10 +9,13 @@ from pathlib import Path
 import gradio as gr
 
 from chatcache.reports import ModelInfo
+from chatcache.ui.composer_html import render_attach, render_help, render_skip_link
+from chatcache.ui.editor import render_editors
 from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_panel import SettingsPanel
 from chatcache.ui.shelf import Shelf
+from chatcache.ui.shortcuts import render_shortcuts
 from chatcache.ui.side import Side, lay_out_side
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LIVE_TEMPLATE
@@ -49,6 +52,7 @@ class Page:
     live: gr.HTML
     notice: gr.HTML
     message: gr.Textbox
+    tally: gr.HTML
     send: gr.Button
     stop: gr.Button
     side: Side
@@ -60,6 +64,7 @@ class Page:
 
 def lay_out(texts: Texts, model: ModelInfo) -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
+    gr.HTML(render_skip_link(texts), js_on_load=None, elem_id="skip", apply_default_css=False)
     place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
     seen = gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen")
     ticket = gr.HTML("", html_template="", js_on_load=None, elem_id="ticket")
@@ -113,6 +118,7 @@ def lay_out(texts: Texts, model: ModelInfo) -> Page:
             gr.HTML(render_offline(texts), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
             notice = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
             with gr.Row(elem_id="composer"):
+                gr.HTML(render_attach(texts), js_on_load=None, elem_id="attach", apply_default_css=False)
                 message = gr.Textbox(
                     label=texts.MESSAGE,
                     placeholder=texts.MESSAGE_PLACEHOLDER,
@@ -125,7 +131,12 @@ def lay_out(texts: Texts, model: ModelInfo) -> Page:
                 )
                 send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
                 stop = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
+            with gr.Row(elem_id="composer-foot"):
+                gr.HTML(render_help(texts), js_on_load=None, elem_id="help", apply_default_css=False)
+                tally = gr.HTML("", js_on_load=script("tally"), elem_id="tally", apply_default_css=False)
         side = lay_out_side(texts, model, script)
+    gr.HTML(render_editors(texts), js_on_load=None, elem_id="editors")
+    gr.HTML(render_shortcuts(texts), js_on_load=None, elem_id="shortcuts", apply_default_css=False)
     exported = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
     settings, stored_settings, cache, gauge = side.settings, side.settings.stored, side.cache, side.gauge
     return Page(**{name: value for name, value in locals().items() if name in Page.__slots__})

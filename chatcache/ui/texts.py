@@ -37,10 +37,29 @@ class Texts(PanelTexts):
     NEXT_VERSION = "Next version"
     PREVIOUS_QUESTION = "Previous version of your message"
     NEXT_QUESTION = "Next version of your message"
+    REGENERATE_THIS = "Regenerate this reply"
+    EDIT_QUESTION = "Edit message"
+    EDIT_REPLY = "Edit reply"
+    EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
+    EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
+    SAVE = "Save"
+    SAVE_AND_SEND = "Save and send"
     COPY = "Copy"
     COPY_CODE = "Copy code"
     UNDO = "Undo"
     DISMISS = "Dismiss"
+
+    ATTACH = "Add text files"
+    SHORTCUTS = "Keyboard shortcuts"
+    CLOSE = "Close"
+    KEY_SEND = "Send"
+    KEY_NEW_LINE = "New line"
+    KEY_EDIT_LAST_HERE = "Edit your last message, in an empty box"
+    KEY_EDIT_LAST = "Edit your last message"
+    KEY_STOP = "Stop; leave an editor"
+    KEY_FOCUS = "Go to the message box"
+    KEY_SAVE_EDIT = "Save an edit"
+    KEY_LIST = "This list"
 
     NEW_CHAT = "New chat"
     SEARCH_CHATS = "Search chats"
@@ -102,6 +121,17 @@ class Texts(PanelTexts):
     REUSED = "reused"
     COMPUTED = "computed"
 
+    PROMPT = "Read"
+    REUSED_TOKENS = "Reused"
+    COMPUTED_TOKENS = "Computed"
+    GUESSED = "Guessed ahead"
+    CACHE_KIND = "Cache kind"
+    SEED = "Seed"
+    SAMPLING = "Sampling"
+    ENDED = "Ended"
+    WRITTEN_AT = "Written at"
+
+    BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then save."
     STALE_PAGE = "This chat has moved on in another window. Nothing was changed; look at it and try again."
     UNKNOWN_SESSION = (
         "There is no chat at this address. Nothing was lost: your chats are in the list. Here is a fresh start."
@@ -139,6 +169,17 @@ class Texts(PanelTexts):
 
     def purged(self, num_chats: int) -> str:
         return "1 chat was removed for good." if num_chats == 1 else f"{num_chats} chats were removed for good."
+
+    def typed(self, num_typed: int, num_left: int) -> str:
+        if num_left < 0:
+            return f"{self.tokens(num_typed)} typed, {self.number(-num_left)} more than the context has left"
+        return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left"
+
+    def text_file_too_large(self, name: str) -> str:
+        return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
+
+    def text_file_refused(self, name: str) -> str:
+        return f"“{name}” is no text in UTF-8, so it cannot be added to a message."
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} of {total}"
@@ -192,6 +233,15 @@ class Texts(PanelTexts):
         FinishReason.ERROR: "The reply broke off by an error. What was written is kept; Regenerate tries again.",
     }
 
+    FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.STOP: "by itself",
+        FinishReason.LENGTH: "at the longest reply allowed",
+        FinishReason.CANCELLED: "stopped",
+        FinishReason.CONTEXT_FULL: "context full",
+        FinishReason.INTERRUPTED: "interrupted",
+        FinishReason.ERROR: "by an error",
+    }
+
     SOURCES: ClassVar[Mapping[str, str]] = {
         "live": "from memory",
         "disk": "from disk",
@@ -241,6 +291,13 @@ class Texts(PanelTexts):
         names = [(self.SOURCES.get(source, source), num_tokens) for source, num_tokens in sources]
         parts = ", ".join(f"{self.number(num_tokens)} {name}" for name, num_tokens in names)
         return f" {names[0][0]}" if len(names) == 1 else f" ({parts})" if names else ""
+
+    def counted_sources(self, num_tokens: int, sources: Sequence[tuple[str, int]]) -> str:
+        """`1,024 from memory`; where there are several sources, how many tokens came from each."""
+        return f"{self.number(num_tokens)}{self._origin(sources)}"
+
+    def accepted(self, num_accepted: int, num_drafted: int) -> str:
+        return f"{self.number(num_accepted)} of {self.tokens(num_drafted)} accepted"
 
     def first_turn(self, num_tokens: int) -> str:
         return f"The first turn of a chat: all {self.tokens(num_tokens)} were computed, once."

@@ -39,10 +39,29 @@ class Turkish(TurkishPanels, Texts):
     NEXT_VERSION = "Sonraki sürüm"
     PREVIOUS_QUESTION = "İletinizin önceki sürümü"
     NEXT_QUESTION = "İletinizin sonraki sürümü"
+    REGENERATE_THIS = "Bu yanıtı yeniden üret"
+    EDIT_QUESTION = "İletiyi düzenle"
+    EDIT_REPLY = "Yanıtı düzenle"
+    EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
+    EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
+    SAVE = "Kaydet"
+    SAVE_AND_SEND = "Kaydet ve gönder"
     COPY = "Kopyala"
     COPY_CODE = "Kodu kopyala"
     UNDO = "Geri al"
     DISMISS = "Kapat"
+
+    ATTACH = "Metin dosyası ekle"
+    SHORTCUTS = "Klavye kısayolları"
+    CLOSE = "Kapat"
+    KEY_SEND = "Gönder"
+    KEY_NEW_LINE = "Yeni satır"
+    KEY_EDIT_LAST_HERE = "Son iletinizi düzenle (kutu boşken)"
+    KEY_EDIT_LAST = "Son iletinizi düzenle"
+    KEY_STOP = "Durdur; düzenlemeden çık"
+    KEY_FOCUS = "İleti kutusuna git"
+    KEY_SAVE_EDIT = "Düzenlemeyi kaydet"
+    KEY_LIST = "Bu liste"
 
     NEW_CHAT = "Yeni sohbet"
     SEARCH_CHATS = "Sohbetlerde ara"
@@ -103,6 +122,17 @@ class Turkish(TurkishPanels, Texts):
     REUSED = "yeniden kullanıldı"
     COMPUTED = "hesaplandı"
 
+    PROMPT = "Okunan"
+    REUSED_TOKENS = "Yeniden kullanılan"
+    COMPUTED_TOKENS = "Hesaplanan"
+    GUESSED = "Önceden tahmin edilen"
+    CACHE_KIND = "Önbellek türü"
+    SEED = "Tohum"
+    SAMPLING = "Örnekleme"
+    ENDED = "Bitiş"
+    WRITTEN_AT = "Yazıldığı an"
+
+    BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra kaydedin."
     STALE_PAGE = "Bu sohbet başka bir pencerede ilerledi. Hiçbir şey değiştirilmedi; bakıp yeniden deneyin."
     UNKNOWN_SESSION = (
         "Bu adreste bir sohbet yok. Hiçbir şey kaybolmadı: sohbetleriniz listede. İşte yeni bir başlangıç."
@@ -129,6 +159,15 @@ class Turkish(TurkishPanels, Texts):
         "bu sohbetin en eski turlarını dışarıda bırakmasına izin verin (Ayarlar).",
         FinishReason.INTERRUPTED: "Kesildi. Yazılanlar saklandı; Sürdür ile buradan devam eder.",
         FinishReason.ERROR: "Yanıt bir hata yüzünden kesildi. Yazılanlar saklandı; Yeniden üret ile tekrar denenir.",
+    }
+
+    FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.STOP: "kendiliğinden",
+        FinishReason.LENGTH: "izin verilen en uzun yanıtta",
+        FinishReason.CANCELLED: "durduruldu",
+        FinishReason.CONTEXT_FULL: "bağlam doldu",
+        FinishReason.INTERRUPTED: "kesildi",
+        FinishReason.ERROR: "bir hata yüzünden",
     }
 
     SOURCES: ClassVar[Mapping[str, str]] = {
@@ -159,6 +198,17 @@ class Turkish(TurkishPanels, Texts):
 
     def purged(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} sohbet kalıcı olarak kaldırıldı."
+
+    def typed(self, num_typed: int, num_left: int) -> str:
+        if num_left < 0:
+            return f"{self.tokens(num_typed)} yazıldı, bağlamda kalandan {self.number(-num_left)} fazla"
+        return f"{self.tokens(num_typed)} yazıldı, {self.number(num_left)} kaldı"
+
+    def text_file_too_large(self, name: str) -> str:
+        return f"“{name}” 256 KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."
+
+    def text_file_refused(self, name: str) -> str:
+        return f"“{name}” UTF-8 metni değil, bu yüzden bir iletiye eklenemez."
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} / {total}"
@@ -234,6 +284,9 @@ class Turkish(TurkishPanels, Texts):
             f"{self.tokens(num_total)} içinden {self.number(num_reused)} yeniden kullanıldı"
             f"{self._origin(sources)}, {self.number(num_computed)} hesaplandı."
         )
+
+    def accepted(self, num_accepted: int, num_drafted: int) -> str:
+        return f"{self.tokens(num_drafted)} içinden {self.number(num_accepted)} kabul edildi"
 
     def first_turn(self, num_tokens: int) -> str:
         return f"Sohbetin ilk turu: {self.tokens(num_tokens)} bir kez hesaplandı."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chatcache.reports import TurnDetails
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.place import Place
@@ -24,6 +25,7 @@ class View:
     num_hidden: int
     stats: Mapping[str, TurnStats]
     turn: Turn | None
+    details: Mapping[str, TurnDetails] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -54,4 +56,6 @@ def load_view(service: ChatService, place: Place) -> View | None:
         turn = None
     shown = messages[-place.num_shown :]
     num_hidden = shown[0].position if shown else 0
-    return View(session, shown, num_hidden, service.turn_stats([m.id for m in shown]), turn)
+    details = service.turn_details([m.id for m in shown])
+    stats = {reply_id: made.stats for reply_id, made in details.items() if made.finished_at is not None}
+    return View(session, shown, num_hidden, stats, turn, details)

@@ -1,0 +1,163 @@
+// The message box: each chat keeps its draft, Enter that ends a composition does not send, Up edits the last message,
+// Escape stops, and text files become text.
+(() => {
+  const { chatcache } = window;
+  const DRAFTS = "chatcache-drafts";
+  const MAX_DRAFTS = 50;
+  const MAX_FILE_BYTES = 256 * 1024;
+
+  // ------------------------------------------------------------------ drafts
+  let chat = null; // null until the tab knows where it is, "" for a chat not yet begun
+  let isShown = false; // the box holds this chat's draft
+  let isSending = false;
+
+  const drafts = () => {
+    try {
+      return JSON.parse(localStorage.getItem(DRAFTS)) ?? {};
+    } catch {
+      return {};
+    }
+  };
+  const keepDraft = (key, text) => {
+    const others = Object.entries(drafts()).filter(([name]) => name !== key);
+    const all = text.trim() ? [...others, [key, text]] : others;
+    try {
+      localStorage.setItem(DRAFTS, JSON.stringify(Object.fromEntries(all.slice(-MAX_DRAFTS))));
+    } catch {
+      // No room, or storage is switched off: the draft lives as long as the tab.
+    }
+  };
+  const remember = () => {
+    if (isShown) keepDraft(chat, chatcache.box().value);
+  };
+  const whenBoxIsOpen = (action) => {
+    const box = chatcache.box();
+    if (!box || box.disabled) setTimeout(whenBoxIsOpen, 50, action);
+    else action(box);
+  };
+  window.addEventListener("chatcache-place", ({ detail }) => {
+    if (detail === chat) return;
+    const hasBegunHere = chat === "" && isSending;
+    const isFirst = chat === null;
+    if (hasBegunHere) keepDraft("", "");
+    else if (!isFirst) {
+      chatcache.editor.leave();
+      remember();
+    }
+    chat = detail;
+    isSending = false;
+    if (hasBegunHere) return;
+    isShown = false;
+    whenBoxIsOpen((box) => {
+      if (chat !== detail) return;
+      isShown = true;
+      const draft = drafts()[chat] ?? "";
+      if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
+      if (isFirst && document.activeElement === document.body) box.focus({ preventScroll: true });
+    });
+  });
+  window.addEventListener("pagehide", remember);
+  document.addEventListener("click", ({ target }) => {
+    isSending = Boolean(target.closest("#send"));
+  }, true);
+  window.addEventListener("popstate", () => {
+    isSending = false;
+  });
+
+  // -------------------------------------------------------------------- keys
+  const isBox = (element) => element === chatcache.box();
+  for (const kind of ["keydown", "keypress"]) {
+    document.addEventListener(kind, (event) => {
+      if (!isBox(event.target) || event.key !== "Enter" || event.shiftKey) return;
+      if (event.isComposing || event.keyCode === 229) event.stopImmediatePropagation();
+      else isSending = true;
+    }, true);
+  }
+  document.addEventListener("keydown", (event) => {
+    if (!isBox(event.target) || event.isComposing) return;
+    const isPlain = !(event.shiftKey || event.ctrlKey || event.altKey || event.metaKey);
+    if (event.key === "ArrowUp" && isPlain && !event.target.value) {
+      const edits = document.querySelectorAll("#transcript .message.user [data-action='edit']");
+      if (!edits.length) return;
+      event.preventDefault();
+      chatcache.editor.begin(edits[edits.length - 1].dataset.message);
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || event.isComposing || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    const stop = document.getElementById("stop");
+    if (stop?.checkVisibility()) stop.click();
+  });
+
+  // ----------------------------------------------------------- what is typed
+  let counting = 0;
+  window.addEventListener("chatcache-changed", () => {
+    remember();
+    clearTimeout(counting);
+    counting = setTimeout(() => window.dispatchEvent(new Event("chatcache-typed")), chatcache.box()?.value ? 350 : 0);
+  });
+
+  // ------------------------------------------------------------------- files
+  const nameOf = (file) => {
+    const last = file.name.split(/[\\/]/).pop().replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069`]/g, "");
+    return last.slice(-100).trim() || "file";
+  };
+  const fenced = (name, text) => {
+    const runs = [...text.matchAll(/`{3,}/g)].map(([run]) => run.length);
+    const fence = "`".repeat(Math.max(2, ...runs) + 1);
+    const kind = /\.([a-z0-9+#]{1,12})$/i.exec(name)?.[1].toLowerCase() ?? "";
+    return `${name}\n${fence}${kind}\n${text.replace(/\r\n?/g, "\n").replace(/\n*$/, "\n")}${fence}`;
+  };
+  const textOf = async (file) => {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    if (text.includes("\u0000")) throw new TypeError("binary");
+    return text;
+  };
+  const refuse = (reason, name) => {
+    window.dispatchEvent(new CustomEvent("chatcache-refused", { detail: { action: `file-${reason}`, message: name } }));
+  };
+  const add = async (files) => {
+    for (const file of files) {
+      const name = nameOf(file);
+      if (file.size > MAX_FILE_BYTES) {
+        refuse("too-large", name);
+        continue;
+      }
+      try {
+        const block = fenced(name, await textOf(file));
+        const { value } = chatcache.box();
+        chatcache.setBox(value.trim() ? `${value.replace(/\n*$/, "")}\n\n${block}\n` : `${block}\n`);
+      } catch {
+        refuse("no-text", name);
+      }
+    }
+    chatcache.box().focus({ preventScroll: true });
+  };
+  const picker = Object.assign(document.createElement("input"), { type: "file", multiple: true, id: "attach-files" });
+  picker.addEventListener("change", async () => {
+    await add([...picker.files]);
+    picker.value = "";
+  });
+  chatcache.pickFiles = () => picker.click();
+
+  const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
+  const isDesk = (event) => event.target.closest?.("#talk");
+  let hovering = 0;
+  document.addEventListener("dragover", (event) => {
+    if (!holdsFiles(event)) return;
+    event.preventDefault();
+    document.body.classList.toggle("cc-drop", Boolean(isDesk(event)));
+    clearTimeout(hovering);
+    hovering = setTimeout(() => document.body.classList.remove("cc-drop"), 200);
+  });
+  document.addEventListener("drop", (event) => {
+    if (!holdsFiles(event) || !isDesk(event)) return;
+    event.preventDefault();
+    add([...event.dataTransfer.files]);
+  });
+  document.addEventListener("paste", (event) => {
+    if (!isBox(event.target) || !event.clipboardData?.files.length || event.clipboardData.types.includes("text/plain")) return;
+    event.preventDefault();
+    add([...event.clipboardData.files]);
+  });
+})();

@@ -1,0 +1,33 @@
+"""What stands around the message box, as HTML."""
+
+from __future__ import annotations
+
+from chatcache.ui.texts import Texts
+
+
+def render_attach(texts: Texts) -> str:
+    """The button that picks text files."""
+    return _render_page_button("attach", texts.ATTACH, "attach")
+
+
+def render_help(texts: Texts) -> str:
+    """The button that lists the shortcuts."""
+    return _render_page_button("shortcuts", texts.SHORTCUTS, "help")
+
+
+def render_tally(texts: Texts, num_typed: int, num_left: int) -> str:
+    """How many tokens are in the box and how many the context has left for more and for the reply."""
+    classes = "tally over" if num_left < 0 else "tally"
+    return f'<p class="{classes}">{texts.typed(num_typed, num_left)}</p>'
+
+
+def render_skip_link(texts: Texts) -> str:
+    """The first thing that Tab reaches."""
+    return f'<a class="skip" href="#message" data-page="skip">{texts.SKIP_TO_MESSAGE}</a>'
+
+
+def _render_page_button(what: str, name: str, icon: str) -> str:
+    return (
+        f'<button type="button" class="control icon {icon}" data-page="{what}" title="{name}">'
+        f"<span>{name}</span></button>"
+    )

@@ -1,0 +1,71 @@
+"""What one reply cost and how it was asked for, folded away below it: `TurnStats` → HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+
+from chatcache.reports import TurnDetails
+from chatcache.stats import TurnStats
+from chatcache.ui.message_controls import finish_reason
+from chatcache.ui.texts import Texts
+from storage.records import Message
+
+
+def render_details(texts: Texts, message: Message, stats: TurnStats | None, made: TurnDetails | None = None) -> str:
+    """A line with the figures that matter, which opens to all of them; nothing where nothing was counted."""
+    if stats is None or not stats.num_prompt_tokens:
+        return ""
+    rows = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+        for name, value in _rows(texts, message, stats, made)
+    )
+    return (
+        f'<details class="figures"><summary title="{texts.SHOW_DETAILS}"><span>{_summary(texts, stats)}</span>'
+        f'<span class="sr-only">{texts.SHOW_DETAILS}</span></summary><dl>{rows}</dl></details>'
+    )
+
+
+def _summary(texts: Texts, stats: TurnStats) -> str:
+    reused, computed = texts.number(stats.num_cached_tokens), texts.number(stats.num_computed_tokens)
+    words = f"{reused} {texts.REUSED} · {computed} {texts.COMPUTED}"
+    return words + (f" · {texts.speed(stats.decode_tokens_per_s)}" if stats.decode_tokens_per_s else "")
+
+
+def _rows(texts: Texts, message: Message, stats: TurnStats, made: TurnDetails | None) -> list[tuple[str, str]]:
+    sources = [(reuse.source, reuse.num_tokens) for reuse in stats.reuse if reuse.num_tokens]
+    rows = [
+        (texts.PROMPT, texts.tokens(stats.num_prompt_tokens)),
+        (texts.REUSED_TOKENS, texts.counted_sources(stats.num_cached_tokens, sources)),
+        (texts.COMPUTED_TOKENS, texts.number(stats.num_computed_tokens + stats.num_recomputed_tokens)),
+        (texts.WRITTEN, texts.tokens(stats.num_completion_tokens)),
+    ]
+    if stats.num_drafted_tokens:
+        accepted = texts.accepted(stats.num_accepted_tokens, stats.num_drafted_tokens)
+        rows.append((texts.GUESSED, accepted))
+    if stats.ttft_s is not None:
+        rows.append((texts.TTFT, texts.seconds(stats.ttft_s)))
+    if stats.restore_s:
+        rows.append((texts.RESTORED_IN, texts.seconds(stats.restore_s)))
+    if stats.decode_tokens_per_s:
+        rows.append((texts.SPEED, texts.speed(stats.decode_tokens_per_s)))
+    rows += [(texts.CACHE_KIND, stats.cache_kind), (texts.SEED, str(stats.seed))]
+    if made is not None:
+        rows.append((texts.SAMPLING, ", ".join(_asked_for(made))))
+    if (reason := finish_reason(message, stats)) is not None:
+        rows.append((texts.ENDED, texts.FINISH_NAMES[reason]))
+    rows.append((texts.WRITTEN_AT, f"{message.created_at.astimezone():%Y-%m-%d %H:%M:%S}"))
+    return rows
+
+
+def _asked_for(made: TurnDetails) -> list[str]:
+    """Sampling and settings under the names that every such program gives them."""
+    sampling = {name: value for name, value in made.sampling.to_json().items() if name != "seed"}
+    asked = {**sampling, **{name: value for name, value in made.settings.items() if name != "cache"}}
+    return [f"{name.replace('_', '-')} {_word(value)}" for name, value in asked.items() if value not in (None, [], ())]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return json.dumps(value, ensure_ascii=False)
