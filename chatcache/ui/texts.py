@@ -12,10 +12,11 @@ from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
 from chatcache.ui.panel_texts import PanelTexts
+from chatcache.ui.writing_texts import WritingTexts
 from storage.transfer import ImportOutcome
 
 
-class Texts(PanelTexts):
+class Texts(PanelTexts, WritingTexts):
     """English. Another language is a subclass that says everything anew; a test holds it to that."""
 
     LANGUAGE = "en"
@@ -37,29 +38,10 @@ class Texts(PanelTexts):
     NEXT_VERSION = "Next version"
     PREVIOUS_QUESTION = "Previous version of your message"
     NEXT_QUESTION = "Next version of your message"
-    REGENERATE_THIS = "Regenerate this reply"
-    EDIT_QUESTION = "Edit message"
-    EDIT_REPLY = "Edit reply"
-    EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
-    EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
-    SAVE = "Save"
-    SAVE_AND_SEND = "Save and send"
     COPY = "Copy"
     COPY_CODE = "Copy code"
     UNDO = "Undo"
     DISMISS = "Dismiss"
-
-    ATTACH = "Add text files"
-    SHORTCUTS = "Keyboard shortcuts"
-    CLOSE = "Close"
-    KEY_SEND = "Send"
-    KEY_NEW_LINE = "New line"
-    KEY_EDIT_LAST_HERE = "Edit your last message, in an empty box"
-    KEY_EDIT_LAST = "Edit your last message"
-    KEY_STOP = "Stop; leave an editor"
-    KEY_FOCUS = "Go to the message box"
-    KEY_SAVE_EDIT = "Save an edit"
-    KEY_LIST = "This list"
 
     NEW_CHAT = "New chat"
     SEARCH_CHATS = "Search chats"
@@ -121,17 +103,6 @@ class Texts(PanelTexts):
     REUSED = "reused"
     COMPUTED = "computed"
 
-    PROMPT = "Read"
-    REUSED_TOKENS = "Reused"
-    COMPUTED_TOKENS = "Computed"
-    GUESSED = "Guessed ahead"
-    CACHE_KIND = "Cache kind"
-    SEED = "Seed"
-    SAMPLING = "Sampling"
-    ENDED = "Ended"
-    WRITTEN_AT = "Written at"
-
-    BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then save."
     STALE_PAGE = "This chat has moved on in another window. Nothing was changed; look at it and try again."
     UNKNOWN_SESSION = (
         "There is no chat at this address. Nothing was lost: your chats are in the list. Here is a fresh start."
@@ -174,12 +145,6 @@ class Texts(PanelTexts):
         if num_left < 0:
             return f"{self.tokens(num_typed)} typed, {self.number(-num_left)} more than the context has left"
         return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left"
-
-    def text_file_too_large(self, name: str) -> str:
-        return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
-
-    def text_file_refused(self, name: str) -> str:
-        return f"“{name}” is no text in UTF-8, so it cannot be added to a message."
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} of {total}"
@@ -231,15 +196,6 @@ class Texts(PanelTexts):
         "chat leave out its oldest turns (Settings).",
         FinishReason.INTERRUPTED: "Interrupted. What was written is kept; Continue goes on from here.",
         FinishReason.ERROR: "The reply broke off by an error. What was written is kept; Regenerate tries again.",
-    }
-
-    FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
-        FinishReason.STOP: "by itself",
-        FinishReason.LENGTH: "at the longest reply allowed",
-        FinishReason.CANCELLED: "stopped",
-        FinishReason.CONTEXT_FULL: "context full",
-        FinishReason.INTERRUPTED: "interrupted",
-        FinishReason.ERROR: "by an error",
     }
 
     SOURCES: ClassVar[Mapping[str, str]] = {

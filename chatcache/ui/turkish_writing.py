@@ -1,0 +1,60 @@
+"""The texts of editing, of the message box and of a reply's figures, in Turkish. Part of `turkish.Turkish`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from chatcache.stats import FinishReason
+from chatcache.ui.writing_texts import WritingTexts
+
+
+class TurkishWriting(WritingTexts):
+    """Türkçe."""
+
+    REGENERATE_THIS = "Bu yanıtı yeniden üret"
+    EDIT_QUESTION = "İletiyi düzenle"
+    EDIT_REPLY = "Yanıtı düzenle"
+    EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
+    EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
+    SAVE = "Kaydet"
+    SAVE_AND_SEND = "Kaydet ve gönder"
+
+    ATTACH = "Metin dosyası ekle"
+    SHORTCUTS = "Klavye kısayolları"
+    CLOSE = "Kapat"
+    KEY_SEND = "Gönder"
+    KEY_NEW_LINE = "Yeni satır"
+    KEY_EDIT_LAST_HERE = "Son iletinizi düzenle (kutu boşken)"
+    KEY_EDIT_LAST = "Son iletinizi düzenle"
+    KEY_STOP = "Durdur; düzenlemeden çık"
+    KEY_FOCUS = "İleti kutusuna git"
+    KEY_SAVE_EDIT = "Düzenlemeyi kaydet"
+    KEY_LIST = "Bu liste"
+
+    PROMPT = "Okunan"
+    REUSED_TOKENS = "Yeniden kullanılan"
+    COMPUTED_TOKENS = "Hesaplanan"
+    GUESSED = "Önceden tahmin edilen"
+    CACHE_KIND = "Önbellek türü"
+    SEED = "Tohum"
+    SAMPLING = "Örnekleme"
+    ENDED = "Bitiş"
+    WRITTEN_AT = "Yazıldığı an"
+
+    FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.STOP: "kendiliğinden",
+        FinishReason.LENGTH: "izin verilen en uzun yanıtta",
+        FinishReason.CANCELLED: "durduruldu",
+        FinishReason.CONTEXT_FULL: "bağlam doldu",
+        FinishReason.INTERRUPTED: "kesildi",
+        FinishReason.ERROR: "bir hata yüzünden",
+    }
+
+    BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra kaydedin."
+
+    def text_file_too_large(self, name: str) -> str:
+        return f"“{name}” 256 KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."
+
+    def text_file_refused(self, name: str) -> str:
+        return f"“{name}” UTF-8 metni değil, bu yüzden bir iletiye eklenemez."

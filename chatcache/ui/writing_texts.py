@@ -1,0 +1,59 @@
+"""The texts of editing, of the message box and of a reply's figures, in English. Part of `texts.Texts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from chatcache.stats import FinishReason
+
+
+class WritingTexts:
+    """English."""
+
+    REGENERATE_THIS = "Regenerate this reply"
+    EDIT_QUESTION = "Edit message"
+    EDIT_REPLY = "Edit reply"
+    EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
+    EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
+    SAVE = "Save"
+    SAVE_AND_SEND = "Save and send"
+
+    ATTACH = "Add text files"
+    SHORTCUTS = "Keyboard shortcuts"
+    CLOSE = "Close"
+    KEY_SEND = "Send"
+    KEY_NEW_LINE = "New line"
+    KEY_EDIT_LAST_HERE = "Edit your last message, in an empty box"
+    KEY_EDIT_LAST = "Edit your last message"
+    KEY_STOP = "Stop; leave an editor"
+    KEY_FOCUS = "Go to the message box"
+    KEY_SAVE_EDIT = "Save an edit"
+    KEY_LIST = "This list"
+
+    PROMPT = "Read"
+    REUSED_TOKENS = "Reused"
+    COMPUTED_TOKENS = "Computed"
+    GUESSED = "Guessed ahead"
+    CACHE_KIND = "Cache kind"
+    SEED = "Seed"
+    SAMPLING = "Sampling"
+    ENDED = "Ended"
+    WRITTEN_AT = "Written at"
+
+    FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.STOP: "by itself",
+        FinishReason.LENGTH: "at the longest reply allowed",
+        FinishReason.CANCELLED: "stopped",
+        FinishReason.CONTEXT_FULL: "context full",
+        FinishReason.INTERRUPTED: "interrupted",
+        FinishReason.ERROR: "by an error",
+    }
+
+    BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then save."
+
+    def text_file_too_large(self, name: str) -> str:
+        return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
+
+    def text_file_refused(self, name: str) -> str:
+        return f"“{name}” is no text in UTF-8, so it cannot be added to a message."
