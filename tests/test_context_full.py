@@ -67,6 +67,7 @@ def assert_as_if_computed_anew(service: ChatService, session_id: str) -> None:
     assert loaded.tokenizer.decode(generated[0, len(ids) :], skip_special_tokens=True).strip().startswith(said.strip())
 
 
+@pytest.mark.slow
 def test_ten_windows_long_the_chat_goes_on_with_one_large_recompute_per_drop(
     loaded: LoadedModel, tmp_path: Path
 ) -> None:

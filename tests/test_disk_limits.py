@@ -124,6 +124,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", path], check=True)
 
 
+@pytest.mark.slow
 def test_caches_never_fill_the_disk_up_and_a_disk_that_others_fill_costs_the_caches_alone(
     small_disk: Path, tiny_llama: LoadedModel
 ) -> None:

@@ -178,7 +178,9 @@ def test_a_quantized_cache_never_takes_more_than_is_reserved_nor_much_less(name:
     assert reserved - spare <= held.num_bytes <= reserved
 
 
-@pytest.mark.parametrize("name", FULL_ATTENTION + SLIDING)
+@pytest.mark.parametrize(
+    "name", ["llama-gqa", *(pytest.param(name, marks=pytest.mark.slow) for name in (FULL_ATTENTION + SLIDING)[1:])]
+)
 @pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
 def test_planned_bytes_are_those_of_a_quantized_cache_after_a_prefill_within_5_percent(name: str, kind: str) -> None:
     num_tokens = 4000

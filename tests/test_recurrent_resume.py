@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from storage.segment_format import FileKind
 from storage.segment_models import SegmentFileRow, SegmentRow
 
 TIMEOUT_S = 60
+
+
+def fast_for(*names: str) -> list[object]:
+    """Every recurrent model, slow but for these."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in RECURRENT]
 
 
 def loaded_as(name: str, tiny_llama: LoadedModel) -> LoadedModel:
@@ -45,7 +51,7 @@ def talk(service: ChatService, num_turns: int) -> str:
     return session.id
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", fast_for("lfm2", "mamba2"))
 def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
     name: str, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
@@ -72,7 +78,7 @@ def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
     assert regenerated.stats.num_computed_tokens == 1
 
 
-@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
+@pytest.mark.parametrize("name", ["lfm2", pytest.param("mamba2", marks=pytest.mark.slow)])
 def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: LoadedModel, tmp_path: Path) -> None:
     loaded = loaded_as(name, tiny_llama)
     counts: list[int] = []
@@ -88,9 +94,17 @@ def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: Loade
     assert counts[-1] >= 30 // 8
 
 
-@pytest.mark.parametrize("kind", [FileKind.KV, FileKind.STATE])
-@pytest.mark.parametrize("position", [0, 2])
-@pytest.mark.parametrize("harm", ["missing", "damaged"])
+@pytest.mark.parametrize(
+    ("harm", "position", "kind"),
+    [
+        ("missing", 0, FileKind.STATE),
+        ("damaged", 2, FileKind.KV),
+        *(
+            pytest.param(harm, position, kind, marks=pytest.mark.slow)
+            for harm, position, kind in product(("missing", "damaged"), (0, 2), FileKind)
+        ),
+    ],
+)
 def test_reuse_stops_before_what_is_missing_and_the_reply_is_the_same(
     harm: str, position: int, kind: FileKind, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
