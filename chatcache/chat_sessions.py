@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from chatcache.chat_caches import ChatCaches
-from chatcache.chat_settings import checked_settings
+from chatcache.chat_settings import checked_settings, problems_of
 from chatcache.errors import InvalidInputError, SessionBusyError
 from chatcache.imported_chat import admit
 from chatcache.runtime import translated_store_errors
@@ -128,7 +128,11 @@ class ChatSessions(ChatCaches):
         if not isinstance(data, str | bytes):
             raise InvalidInputError(f"A chat is imported from text or bytes, not {type(data).__name__}.")
         with translated_store_errors():
-            chat = admit(read_json(data, self._owner, clean=clean_text), ids_say=self._starter.ids_say)
+            chat = admit(
+                read_json(data, self._owner, clean=clean_text),
+                ids_say=self._starter.ids_say,
+                problems_of=lambda settings: problems_of(settings, self._runtime.model_info),
+            )
             session_id = chat.tree.session.id
             with self._runtime.session_lock(session_id):
                 if replace and self._has_session(session_id):

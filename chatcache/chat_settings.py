@@ -7,13 +7,27 @@ from typing import Any
 
 from chatcache.cache_form import SETTING as CACHE
 from chatcache.context_window import CONTEXT_FULL_CHOICES
-from chatcache.errors import InvalidInputError, UnsupportedOptionError
+from chatcache.errors import ChatCacheError, InvalidInputError, UnsupportedOptionError
 from chatcache.reports import ModelInfo
 
 THINKING = "thinking"
 CONTEXT_FULL = "context_full"
 PROMPT_LOOKUP = "prompt_lookup"
 NAMES = (THINKING, CONTEXT_FULL, PROMPT_LOOKUP, CACHE)
+
+
+MOST_PROBLEMS = 5
+
+
+def problems_of(settings: Mapping[str, Any], model: ModelInfo) -> tuple[str, ...]:
+    """Why settings from elsewhere have no effect here, in sentences. They are kept: elsewhere they may have."""
+    problems = []
+    for name, value in settings.items():
+        try:
+            checked_settings({name: value}, model)
+        except ChatCacheError as error:
+            problems.append(f"Kept, without effect here: {error}")
+    return tuple(problems[:MOST_PROBLEMS])
 
 
 def checked_settings(settings: Mapping[str, Any] | None, model: ModelInfo) -> dict[str, Any]:

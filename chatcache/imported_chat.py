@@ -7,7 +7,8 @@ the model does not have must never reach it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from chatcache.text_input import clean_title
 from storage.records import Message, Role
@@ -19,14 +20,22 @@ IDS_LEFT_OUT = (
 )
 
 
-def admit(chat: ImportedChat, *, ids_say: Callable[[Message], bool]) -> ImportedChat:
-    """The chat with a title of one line, and without the ids of replies for which `ids_say` does not hold."""
+def admit(
+    chat: ImportedChat,
+    *,
+    ids_say: Callable[[Message], bool],
+    problems_of: Callable[[Mapping[str, Any]], tuple[str, ...]] = lambda _settings: (),
+) -> ImportedChat:
+    """The chat with a title of one line, and without the ids of replies for which `ids_say` does not hold. What
+    `problems_of` finds in its settings is noted."""
     messages = tuple(
         dataclasses.replace(message, token_ids=None) if _has_ids(message) and not ids_say(message) else message
         for message in chat.tree.messages
     )
     session = dataclasses.replace(chat.tree.session, title=clean_title(chat.tree.session.title))
-    notes = chat.notes if messages == chat.tree.messages else (*chat.notes, IDS_LEFT_OUT)
+    notes = (*chat.notes, *problems_of(session.settings))
+    if messages != chat.tree.messages:
+        notes = (*notes, IDS_LEFT_OUT)
     return ImportedChat(dataclasses.replace(chat.tree, session=session, messages=messages), notes)
 
 

@@ -1,6 +1,7 @@
 """The service's surface on a tiny real model: what each call does, refuses, keeps and reports."""
 
 import dataclasses
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,6 +268,16 @@ def test_an_export_brings_a_chat_back_from_the_bin(service: ChatService) -> None
     assert (report.outcome, report.session.id, report.session.deleted_at) == ("restored", session.id, None)
     assert send(service, session.id, "Go on").message.text
     assert service.import_(data).outcome == "skipped"
+
+
+def test_settings_of_an_imported_chat_that_have_no_effect_here_are_told_and_kept(service: ChatService) -> None:
+    session = service.create_session(settings={"cache": "quantized-int8"})
+    data = json.loads(service.export(session.id))
+    data["session"] |= {"id": "elsewhere", "settings": {"cache": "quantized-hqq99", "colour": "red"}}
+    report = service.import_(json.dumps(data))
+    assert [note.split(": ")[0] for note in report.notes] == ["Kept, without effect here"] * 2
+    assert json.loads(service.export("elsewhere"))["session"]["settings"] == data["session"]["settings"]
+    assert send(service, "elsewhere", "Hello").stats.cache_kind == "dynamic"
 
 
 def test_a_long_chat_is_read_page_by_page(service: ChatService) -> None:

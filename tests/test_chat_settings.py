@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chatcache.cache_form import CacheForm, CacheForms
-from chatcache.chat_settings import checked_settings
+from chatcache.chat_settings import MOST_PROBLEMS, checked_settings, problems_of
 from chatcache.errors import InvalidInputError, UnsupportedOptionError
 from chatcache.reports import ModelInfo
 from chatcache.stats import Sampling
@@ -71,6 +71,14 @@ def test_a_model_without_a_switch_for_thinking_has_no_such_setting() -> None:
     with pytest.raises(UnsupportedOptionError, match="no switch for thinking"):
         checked_settings({"thinking": True}, plain)
     assert checked_settings({"thinking": None}, plain) == {}
+
+
+def test_what_settings_from_elsewhere_do_not_do_here_is_said_and_no_more_than_can_be_read() -> None:
+    assert problems_of({"cache": "none", "context_full": "stop"}, MODEL) == ()
+    (cache, colour) = problems_of({"cache": "offloaded", "prompt_lookup": True, "colour": "red"}, MODEL)
+    assert "'offloaded' cannot be had with this model" in cache
+    assert "no chat setting named colour" in colour
+    assert len(problems_of({f"x{n}" * 100: n for n in range(1000)}, MODEL)) == MOST_PROBLEMS
 
 
 FORMS = CacheForms(CacheForm("dynamic", ("quantized-int8",)), ("dynamic", "quantized-int8"))
