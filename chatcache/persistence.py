@@ -14,14 +14,14 @@ import logging
 import os
 import sys
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache_problems import CacheProblems
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.memory.budget import Need
@@ -39,21 +39,12 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
-MAX_PROBLEMS = 1000
 WRITER_NICENESS = 10
 """A tenth of a core is left to the writer where all are busy."""
 
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
 NO_ROOM = "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory."
-
-
-@dataclass(slots=True)
-class _Problem:
-    """What went wrong with a session's last save and its last restore."""
-
-    save: str | None = None
-    restore: str | None = None
 
 
 class Persistence:
@@ -85,7 +76,7 @@ class Persistence:
         # Where turns compute more than is written at leisure, it is written as fast as it can be.
         self._pace = WriterPace(lambda: is_busy() and self._pending.num_bytes < MAX_PENDING_BYTES // 2)
         self._holds: Counter[SessionKey] = Counter()
-        self._problems: OrderedDict[SessionKey, _Problem] = OrderedDict()
+        self._problems = CacheProblems()
         self._num_wanted_tokens = self._num_restored_tokens = 0
         self._namespaces: dict[tuple[str, str], Namespace] = {}  # by owner and kind
 
@@ -119,14 +110,11 @@ class Persistence:
             return None
         if kind in self._codecs and self._codecs[kind] is None:
             return CANNOT_BE_STORED
-        with self._lock:
-            problem = self._problems.get(SessionKey(owner, session_id), _Problem())
-            return problem.save or problem.restore
+        return self._problems.of(SessionKey(owner, session_id))
 
     def is_behind(self, owner: str, session_id: str) -> bool:
         """Whether the last save of the session's cache did not go to its end."""
-        with self._lock:
-            return self._problems.get(SessionKey(owner, session_id), _Problem()).save is not None
+        return self._problems.is_behind(SessionKey(owner, session_id))
 
     # ----------------------------------------------------------- model thread
 
@@ -199,12 +187,12 @@ class Persistence:
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
             logger.exception("A cache could not be copied for saving")
-            self._note(key, save=_not_saved(error))
+            self._problems.note_save(key, _not_saved(error))
             return False
         problem = None
         if stop < len(ids):
             problem = LATER if left_bytes <= room_bytes else NO_ROOM
-            self._note(key, save=problem)
+            self._problems.note_save(key, problem)
         if start < stop or problem is None:
             forgotten = cache.forgotten_positions
             pending = PendingSave(owner, session_id, cache.kind, ids[:stop], tokens, tuple(cuts), problem, forgotten)
@@ -221,7 +209,7 @@ class Persistence:
         try:
             return self._num_saved(owner, kind, codec, tuple(token_ids))
         except StoreError as error:
-            self._note(SessionKey(owner, session_id), save=_not_saved(error))
+            self._problems.note_save(SessionKey(owner, session_id), _not_saved(error))
             return 0
 
     # -------------------------------------------------------------- any thread
@@ -230,10 +218,7 @@ class Persistence:
         """Free what is stored for the session, or all of the owner's, and nobody else holds, and withdraw what is on
         its way. Returns the bytes freed."""
         self._pending.withdraw(owner, session_id)
-        with self._lock:
-            for key in list(self._problems):
-                if key.owner == owner and session_id in (None, key.session_id):
-                    del self._problems[key]
+        self._problems.forget(owner, session_id)
         with self._pace.hurried():
             return self._writer.submit(self._store.release, owner, session_id).result()
 
@@ -259,7 +244,7 @@ class Persistence:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = _not_saved(error)
         if self._pending.remove(pending):
-            self._note(SessionKey(pending.owner, pending.session_id), save=problem)
+            self._problems.note_save(SessionKey(pending.owner, pending.session_id), problem)
 
     def _store_tokens(self, pending: PendingSave) -> str | None:
         """Why not all of it is stored now; None if it is."""
@@ -290,7 +275,7 @@ class Persistence:
         with self._lock:
             self._num_wanted_tokens += restore.num_tokens if num_wanted is None else num_wanted
             self._num_restored_tokens += restore.num_tokens
-        self._note(key, restore=restore.problem)
+        self._problems.note_restore(key, restore.problem)
 
     def _num_saved(self, owner: str, kind: str, codec: SegmentCodec, ids: tuple[int, ...]) -> int:
         pending = self._pending.of(owner, kind)  # first: what leaves it meanwhile is stored
@@ -335,16 +320,6 @@ class Persistence:
     ) -> TokenRange:
         state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
         return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
-
-    def _note(self, key: SessionKey, **sentences: str | None) -> None:
-        with self._lock:
-            problem = self._problems.pop(key, None) or _Problem()
-            for what, sentence in sentences.items():
-                setattr(problem, what, sentence)
-            if problem != _Problem():
-                self._problems[key] = problem
-            while len(self._problems) > MAX_PROBLEMS:
-                self._problems.popitem(last=False)
 
     def _namespace(self, owner: str, kind: str, codec: SegmentCodec) -> Namespace:
         with self._lock:

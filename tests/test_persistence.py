@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
-from chatcache import writer_pace
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.fingerprint import fingerprint
@@ -351,7 +351,7 @@ def test_a_model_whose_caches_cannot_be_stored_says_so_and_saves_nothing(
 def test_sessions_that_were_seen_leave_nothing_behind_in_memory(
     tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persistence_module, "MAX_PROBLEMS", 5)
+    monkeypatch.setattr(cache_problems, "MAX_PROBLEMS", 5)
     bench = Bench(tiny_llama, tmp_path, quota_bytes=1000)
     ranges_before = num_of(TokenRange)
     cache = bench.filled(A[:30])

@@ -1,0 +1,70 @@
+"""`CacheProblems`: why sessions' caches are not stored to their end, or could not be used, as sentences for people.
+
+Thread-safe. Of many sessions with problems the latest are known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from chatcache.session_key import SessionKey
+
+MAX_PROBLEMS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What went wrong with a session's last save and its last restore."""
+
+    save: str | None = None
+    restore: str | None = None
+
+
+class CacheProblems:
+    """One of saving and one of restoring for each session; each new one replaces the one before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._problems: OrderedDict[SessionKey, _Problem] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def of(self, key: SessionKey) -> str | None:
+        """What is to be told of the session; None where all is fine."""
+        problem = self._get(key)
+        return problem.save or problem.restore
+
+    def is_behind(self, key: SessionKey) -> bool:
+        """Whether the last save did not go to its end."""
+        return self._get(key).save is not None
+
+    def note_save(self, key: SessionKey, sentence: str | None) -> None:
+        """How the last save went; None: well."""
+        with self._lock:
+            self._put(key, replace(self._problems.get(key, _Problem()), save=sentence))
+
+    def note_restore(self, key: SessionKey, sentence: str | None) -> None:
+        """How the last restore went; None: well."""
+        with self._lock:
+            self._put(key, replace(self._problems.get(key, _Problem()), restore=sentence))
+
+    def forget(self, owner: str, session_id: str | None) -> None:
+        """Those of one session, or of all of the owner's."""
+        with self._lock:
+            for key in list(self._problems):
+                if key.owner == owner and session_id in (None, key.session_id):
+                    del self._problems[key]
+
+    def _get(self, key: SessionKey) -> _Problem:
+        with self._lock:
+            return self._problems.get(key, _Problem())
+
+    def _put(self, key: SessionKey, problem: _Problem) -> None:
+        self._problems.pop(key, None)
+        if problem != _Problem():
+            self._problems[key] = problem
+        while len(self._problems) > MAX_PROBLEMS:
+            self._problems.popitem(last=False)
