@@ -172,7 +172,7 @@ class Scheduler:
         if self._num_left_in_round == 0:
             self._begin_round()
         self._num_left_in_round -= 1
-        job = self._running.popleft()
+        job = self._running[0]
         ended = False
 
         def step() -> None:
@@ -180,10 +180,12 @@ class Scheduler:
             ended = job.step()
 
         error = _error_of(step)
+        if error is None and not ended:
+            self._running.rotate(-1)
+            return
+        self._running.popleft()
         if error is not None:
             _fail(job, error)
-        elif not ended:
-            self._running.append(job)
 
     def _begin_round(self) -> None:
         jobs = tuple(self._running)

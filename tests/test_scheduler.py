@@ -73,6 +73,18 @@ def held(scheduler: Scheduler) -> Iterator[None]:
         caller.join(TIMEOUT_S)
 
 
+def test_it_is_busy_while_jobs_wait_or_step_and_not_before_or_after(scheduler: Scheduler) -> None:
+    seen: list[bool] = []
+    job = Countdown("one", [], num_steps=3, on_step=lambda: seen.append(scheduler.is_busy))
+    assert not scheduler.is_busy
+    with held(scheduler):
+        scheduler.submit(job)
+        assert scheduler.is_busy
+    assert job.ended.wait(TIMEOUT_S)
+    scheduler.call(lambda: None)
+    assert (seen, scheduler.is_busy) == ([True] * 3, False)
+
+
 def run(scheduler: Scheduler, *jobs: Countdown) -> None:
     with held(scheduler):
         for job in jobs:
