@@ -7,6 +7,8 @@ element.addEventListener("click", (event) => {
   clicked = action;
   if (action === "verify") trigger("verify");
   else trigger("act", { action, message: button.dataset.message ?? "" });
+  // Dropping all waits for replies that are being written.
+  if (action === "drop-all") button.disabled = true;
 });
 watch("value", () => requestAnimationFrame(() => {
   if (!clicked || document.activeElement !== document.body) return;
@@ -16,5 +18,5 @@ watch("value", () => requestAnimationFrame(() => {
 }));
 // While the panel is looked at, it stays true; a question that waits for its answer is not taken away.
 setInterval(() => {
-  if (!document.hidden && element.offsetParent && !element.querySelector(".ask, button:disabled")) trigger("looked");
+  if (!document.hidden && element.offsetParent && !element.querySelector(".ask, [data-action='verify']:disabled")) trigger("looked");
 }, 15000);

@@ -51,6 +51,7 @@ from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
+from chatcache.writer_pace import WriterPace
 from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -159,7 +160,7 @@ class Runtime:
         with self._locks_lock:
             running = self._verifications.get(owner)
             if running is None or running.done:
-                running = Verification(partial(self.segments.verify, owner))
+                running = Verification(partial(self.segments.verify, owner), WriterPace(lambda: self.scheduler.is_busy))
                 self._verifications[owner] = running
             return running
 

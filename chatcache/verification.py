@@ -5,20 +5,17 @@ It knows a function that checks and tells how far it is; what a file is, is stor
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 
+from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.segment_check import VerifyReport
 
 logger = logging.getLogger(__name__)
-
-NICENESS = 19
 
 Check = Callable[[Callable[[int, int], None]], VerifyReport]
 
@@ -38,9 +35,10 @@ class VerificationStoppedError(Exception):
 class Verification:
     """One run of a check. Thread-safe."""
 
-    def __init__(self, check: Check) -> None:
-        """Begins at once."""
+    def __init__(self, check: Check, pace: WriterPace) -> None:
+        """Begins at once. `pace` says how long to rest after each file."""
         self._check = check
+        self._files = pace.slowed(itertools.count())
         self._progress = VerifyProgress()
         self._stop = threading.Event()
         self._report: Future[VerifyReport] = Future()
@@ -65,7 +63,7 @@ class Verification:
         self._thread.join()
 
     def _run(self) -> None:
-        _yield_to_others()
+        yield_to_others()
         try:
             self._report.set_result(self._check(self._note))
         except BaseException as error:
@@ -77,10 +75,4 @@ class Verification:
         if self._stop.is_set():
             raise VerificationStoppedError("The service was closed before all files were checked.")
         self._progress = VerifyProgress(num_checked, num_files)
-
-
-def _yield_to_others() -> None:
-    """Checking can wait, decoding cannot: on Linux a thread has a priority of its own."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        next(self._files)  # rests

@@ -6,10 +6,12 @@ takes for the piece to have been a small share of the time. It knows pieces and 
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,6 +19,15 @@ T = TypeVar("T")
 SHARE = 0.05
 LOOK_S = 0.05
 """How soon it is seen that no turn runs any more."""
+NICENESS = 10
+"""A tenth of a core is left where all are busy."""
+
+
+def yield_to_others() -> None:
+    """For the thread that calls it. What it does can wait, decoding cannot: on Linux a thread has its own priority."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 class WriterPace:

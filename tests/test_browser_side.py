@@ -147,6 +147,7 @@ def test_the_gauge_shows_a_reply_while_it_is_written_and_stays(page: Page, site:
 def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(page: Page, site: Site) -> None:
     session_id = open_chat(page, site, SHORT, "About otters, please.")
     unfold(page, texts.STORAGE)
+    expect(button(page, re.compile(rf"^{texts.STORAGE}"))).to_have_attribute("aria-expanded", "true")  # type: ignore[arg-type]
     drop = button(page, f"{texts.DROP_CACHE}: About otters, please.")
     expect(drop).to_be_visible()
     drop.click()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ from chatcache.errors import InvalidInputError
 from chatcache.loader import LoadedModel
 from chatcache.memory.planner import plan_cache, plan_memory
 from chatcache.memory.rehearsal import rehearse
+from chatcache.verification import Verification
+from chatcache.writer_pace import WriterPace
+from storage.segment_check import VerifyReport
 from storage.segment_files import FOLDER_NAME
 
 
@@ -102,3 +107,24 @@ def test_a_check_that_runs_is_joined_and_ends_with_the_service(service: ChatServ
     assert service.verify_caches() is first or first.done
     service.close()
     assert first.done
+
+
+def test_a_check_rests_while_turns_run_and_goes_on_at_once_when_they_have_ended() -> None:
+    is_busy = threading.Event()
+    is_busy.set()
+
+    def check(progress: Callable[[int, int], None]) -> VerifyReport:
+        for number in range(3):
+            progress(number, 3)
+            burn = time.thread_time() + 0.02
+            while time.thread_time() < burn:
+                pass
+        return VerifyReport(3, 0, (), ())
+
+    began = time.monotonic()
+    verification = Verification(check, WriterPace(is_busy.is_set))
+    with pytest.raises(TimeoutError):
+        verification.result(0.3)
+    is_busy.clear()
+    assert verification.result(5).num_files == 3
+    assert time.monotonic() - began < 5

@@ -15,7 +15,7 @@ from services import open_service
 from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, reply, session
 
 from chatcache.chat import ChatService
-from chatcache.events import CacheEvent, DoneEvent, Reply
+from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.reports import LiveChat, ModelInfo, StorageReport
 from chatcache.stats import Sampling, TurnStats
@@ -184,6 +184,7 @@ class Bench:
         self.now = 100.0
         self.turn = Turn(turn_id="t1", session_id="s1", reply_id="r1")
         self.num_asked = self.num_tokens = 0
+        self.turn.emit(StatusEvent(Phase.DECODE))
         self.gauge = Gauge(texts, self.turn, self._ask, clock=lambda: self.now)
 
     def _ask(self) -> asyncio.Future[object]:
@@ -213,6 +214,17 @@ def test_the_gauge_asks_once_a_second_and_draws_the_speed() -> None:
     assert all(28 <= speed <= 36 for _, speed in bench.gauge.speeds())
 
 
+def test_reading_a_prompt_is_not_drawn_as_writing() -> None:
+    bench = Bench()
+    bench.turn = Turn(turn_id="t2", session_id="s1", reply_id="r1")
+    bench.gauge = Gauge(texts, bench.turn, bench._ask, clock=lambda: bench.now)
+    bench.turn.emit(StatusEvent(Phase.PREFILL, 0, 900))
+    assert "tokens/s" not in bench.run(5, tokens_per_s=300)[-1]
+    assert "tokens, " in bench.gauge.look()
+    bench.turn.emit(StatusEvent(Phase.DECODE))
+    assert "tokens/s" in bench.run(5, tokens_per_s=300)[-1]
+
+
 def test_what_the_gauge_sends_stays_the_same_however_long_a_reply_is() -> None:
     bench = Bench()
     sizes = [len(markup) for markup in bench.run(200, tokens_per_s=9)]
@@ -226,6 +238,7 @@ def test_what_happens_to_the_cache_is_told_beside_the_gauge() -> None:
     assert "Memory was &lt;short&gt;." in bench.run(3, tokens_per_s=5)[-1]
     bench.turn.emit(DoneEvent(Reply(reply("x"), TurnStats())))
     assert texts.LIVE_BEFORE in bench.gauge.end()
+    assert "short" not in bench.gauge.end(), "the figures of the turn tell it now"
     num_asked = bench.num_asked
     bench.run(5, tokens_per_s=5)
     assert bench.num_asked == num_asked

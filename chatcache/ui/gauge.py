@@ -1,5 +1,5 @@
-"""`Gauge`: what a reply's cache does while it is written: tokens per second over the last minute, what it holds, and
-what happened to it.
+"""`Gauge`: what a reply's cache does meanwhile: tokens per second over the last minute of writing, what it holds, and
+what happens to it.
 
 It looks once a second, however often the page is painted, and what it draws never holds more than a minute: so its
 bytes stay the same however long a reply becomes.
@@ -11,10 +11,10 @@ import html
 import time
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chatcache.events import CacheEvent
+from chatcache.events import CacheEvent, Phase, StatusEvent
 from chatcache.reports import CacheReport
 from chatcache.turn import Turn
 from chatcache.ui.chart import Line, render_chart
@@ -50,7 +50,9 @@ class Gauge:
         self._clock = clock
         self._asked: Future[CacheReport] | None = None
         self._due_s = clock()
-        self._samples: deque[Sample] = deque(maxlen=int(SPAN_S / INTERVAL_S) + 1)
+        self._newest: Sample | None = None
+        self._samples: deque[Sample] = deque(maxlen=int(SPAN_S / INTERVAL_S) + 1)  # since it writes
+        self._is_writing = False
         self._num_read = 0
         self._told: list[str] = []
         self._markup = ""
@@ -60,17 +62,18 @@ class Gauge:
         now = self._clock()
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
+            self._take_events()
             if asked.exception() is None:
-                self._samples.append(Sample(now, asked.result().num_tokens, asked.result().num_bytes))
-            self._markup = self._render(self._texts.LIVE_NOW)
+                self._take(Sample(now, asked.result().num_tokens, asked.result().num_bytes))
+            self._markup = self._render(self._texts.LIVE_NOW, self._told)
         if self._asked is None and now >= self._due_s and not self._turn.done:
             self._due_s = now + INTERVAL_S
             self._asked = self._ask()
         return self._markup
 
     def end(self) -> str:
-        """The markup that stays once the turn has ended."""
-        self._markup = self._render(self._texts.LIVE_BEFORE) if self._samples else ""
+        """The markup that stays once the turn has ended. What happened is told by the turn's own figures then."""
+        self._markup = self._render(self._texts.LIVE_BEFORE, ()) if len(self._samples) > 1 else ""
         return self._markup
 
     def speeds(self) -> list[tuple[float, float]]:
@@ -83,14 +86,12 @@ class Gauge:
             if new.at_s > old.at_s
         ]
 
-    def _render(self, title: str) -> str:
-        texts, speeds = self._texts, self.speeds()
-        self._take_events()
-        told = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self._told)
-        told = f'<ul class="model-notices">{told}</ul>' if told else ""
-        if not self._samples:
-            return told
-        newest = self._samples[-1]
+    def _render(self, title: str, told: Sequence[str]) -> str:
+        texts, speeds, newest = self._texts, self.speeds(), self._newest
+        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in told)
+        notices = f'<ul class="model-notices">{items}</ul>' if items else ""
+        if newest is None:
+            return notices
         figure = f"{texts.tokens(newest.num_tokens)}, {texts.size(newest.num_bytes)}"
         top = max((speed for _, speed in speeds), default=0.0)
         chart = ""
@@ -99,9 +100,15 @@ class Gauge:
             label = f"{texts.LAST_MINUTE}: {texts.speed(speeds[-1][1])}"
             chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
             figure = f"{texts.speed(speeds[-1][1])} · {figure}"
-        return f'<div class="account-bar gauge"><h3>{title}</h3><p class="quiet">{figure}</p>{chart}</div>{told}'
+        return f'<div class="account-bar gauge"><h3>{title}</h3><p class="quiet">{figure}</p>{chart}</div>{notices}'
+
+    def _take(self, sample: Sample) -> None:
+        self._newest = sample
+        if self._is_writing:
+            self._samples.append(sample)
 
     def _take_events(self) -> None:
         events = self._turn.events_since(self._num_read)
         self._num_read += len(events)
         self._told += [event.message for event in events if isinstance(event, CacheEvent)]
+        self._is_writing |= any(isinstance(event, StatusEvent) and event.phase is Phase.DECODE for event in events)

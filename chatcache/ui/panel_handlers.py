@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import gradio as gr
 
-from chatcache.errors import NotFoundError, SessionBusyError
+from chatcache.errors import NotFoundError
 from chatcache.library_calls import first_sentence
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
@@ -61,7 +61,7 @@ class PanelHandlers(Handlers):
 
     def _drop(self, sent: object, session_id: str) -> Updates:
         if self._service.active_turn(session_id) is not None:
-            raise SessionBusyError(self._texts.DROP_BUSY)
+            return self._storage(sent, said=self._texts.DROP_BUSY)
         return self._storage(sent, said=self._texts.dropped(self._service.drop_cache(session_id)))
 
     def _found(self, check: Verification) -> str:
