@@ -129,6 +129,8 @@ class TurnRun:
             self._relief.forget_failures()
             if self._account.num_sampled_tokens == 0:
                 self._report_prefill(acquired)
+                if acquired.cache.is_shortened and stop // SAVE_EVERY_TOKENS > start // SAVE_EVERY_TOKENS:
+                    self._pool.live.save_at_last(self._key)  # now: it forgets what a later save would ask for
             if chosen:
                 self._end_run(acquired.cache, guess, len(chosen) - 1)
             return any(self._take(token_id) for token_id in chosen)
@@ -195,6 +197,8 @@ class TurnRun:
             self._told.append(request.form.problem)
             self._emit(CacheEvent("cache-kind-refused", acquired.cache.num_tokens, request.form.problem))
         self._relief.tell_spilled(acquired.spilled, acquired.cache.num_tokens)
+        if acquired.is_shortened:
+            self._relief.tell_shortened(acquired.cache.num_tokens)
         if acquired.restore is None:
             self._tell_reuse(acquired)
         return acquired

@@ -152,6 +152,20 @@ class LiveCaches:
         self.settle(key)
         return is_converted
 
+    def can_shorten(self, key: SessionKey, num_tokens: int) -> bool:
+        """Whether the cache, grown to `num_tokens` tokens, takes less where sliding layers forget."""
+        cache = self.caches[key]
+        if not cache.can_be_shortened:
+            return False
+        short, whole = (self.room.need(cache, num_tokens, is_shortened=is_short) for is_short in (True, False))
+        return short.num_bytes < whole.num_bytes
+
+    def shorten(self, key: SessionKey) -> None:
+        """Have the cache's sliding layers forget what lies far behind their window; it is saved first."""
+        self.save_at_last(key)
+        self.caches[key].shorten()
+        self.settle(key)
+
     def can_wait(self, key: SessionKey, num_tokens: int | None) -> bool:
         """Whether the turn could go on with `num_tokens` tokens if the other running ones waited, or it for them; None:
         nobody knows what it needs."""

@@ -45,6 +45,7 @@ WRITER_NICENESS = 10
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
 NO_ROOM = "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory."
+FORGOTTEN = "A part of this cache is neither in memory nor on disk any more; after a restart it is computed again."
 
 
 class Persistence:
@@ -181,6 +182,9 @@ class Persistence:
             return True
         try:
             start = self._num_saved(owner, cache.kind, codec, ids)
+            if start < cache.num_forgotten_tokens:
+                self._problems.note_save(key, FORGOTTEN)
+                return False
             left_bytes = max(0, MAX_PENDING_BYTES - self._pending.num_bytes)
             num_new = min(len(ids) - start, min(left_bytes, room_bytes) // max(1, codec.bytes_per_token))
             stop = max(start, cache.nearest_length(start + num_new))

@@ -42,6 +42,12 @@ class Relief:
         if spilled.num_sessions:
             self._tell(Step.SPILL, token_index, _spilled_sentence(spilled))
 
+    def tell_shortened(self, token_index: int) -> None:
+        """Say that the turn's cache was shortened."""
+        self._tell(
+            Step.SHORTEN, token_index, "layers that see only the last tokens keep no more than the last turns need."
+        )
+
     def tell_waiting(self, token_index: int) -> None:
         """Say that the turn waits, if it does."""
         if self._live.turns.is_waiting(self._key):
@@ -71,6 +77,7 @@ class Relief:
             can_spill=live.can_spill(key, num_needed),
             can_shrink_chunk=bool(smaller),
             smaller_kinds=live.smaller_kinds(key, num_wanted),
+            can_shorten=live.can_shorten(key, num_wanted),
             can_wait=live.can_wait(key, num_needed),
         )
         step = next_step(shortage)
@@ -82,6 +89,9 @@ class Relief:
                 self._tell(step, num_held, "what lay unused was freed and the step is done again.")
             case Step.SPILL:
                 self.tell_spilled(live.spill(key, num_needed), num_held)
+            case Step.SHORTEN:
+                live.shorten(key)
+                self.tell_shortened(num_held)
             case Step.WAIT:
                 live.turns.make_way(key)
                 self.tell_waiting(num_held)

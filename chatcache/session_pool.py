@@ -36,7 +36,8 @@ class Acquired:
 
     `restore`: more is perhaps on disk; when it has ended, `restored` says what came of it. `restore_s`: how long
     reading from disk took; None where nothing came from there. `problem`: what was wrong with it, as a sentence.
-    `spilled`: what had to leave. `is_converted`: what it holds was taken over from another kind.
+    `spilled`: what had to leave. `is_converted`: what it holds was taken over from another kind. `is_shortened`: there
+    would have been no room for all of it, so layers with a window keep less from now on.
     """
 
     cache: SessionCache
@@ -47,6 +48,7 @@ class Acquired:
     restore: Restore | None = None
     problem: str | None = None
     is_converted: bool = False
+    is_shortened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +242,13 @@ class SessionPool:
         acquired = Acquired(cache, alignment, reuse, restore_s, spilled, is_converted=is_converted)
         if self._persistence is None or alignment.num_cached_tokens == len(wanted_ids) - 1:
             return acquired
+        was_shortened = cache.is_shortened
         # Also where the cache held nothing else: its own end may be missing, or other chats have stored more.
         restore, spilled_too = self._restore(
             self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
         )
-        return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too)
+        is_shortened = cache.is_shortened and not was_shortened
+        return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too, is_shortened=is_shortened)
 
     def _change_of_form(self, key: SessionKey, form: CacheForm, num_tokens: int) -> _FormChange | None:
         """What brings the session's live cache into `form`; None where it has it, has none, or has a smaller one that
@@ -280,6 +284,9 @@ class SessionPool:
         """Begin to append what is stored of `ids` to the cache, as far as there is room."""
         num_tokens = len(ids)
         has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
+        if not has_room and cache.can_be_shortened:
+            cache.shorten()
+            has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
             has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
@@ -310,6 +317,7 @@ class SessionPool:
             and other not in self._dropped
             and cache.kind == self.live.forms[key].kind
             and cache.is_pure
+            and not cache.num_forgotten_tokens
         }
         held.pop(key, None)
         num_own = common_length(self.live.caches[key].token_ids, useful_ids) if key in self.live.caches else 0

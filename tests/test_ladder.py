@@ -26,6 +26,8 @@ AGAIN = replace(ALL, has_retried=True)
         (replace(AGAIN, can_spill=False, can_shrink_chunk=False, smaller_kinds=()), Step.STOP),
         (replace(AGAIN, can_wait=True), Step.SPILL),
         (replace(AGAIN, can_spill=False, can_wait=True), Step.WAIT),
+        (replace(AGAIN, can_shorten=True), Step.SPILL),
+        (replace(AGAIN, can_spill=False, can_wait=True, can_shorten=True), Step.SHORTEN),
         (replace(ALL, was_allocating=False), Step.SPILL),
         (replace(ALL, was_allocating=False, can_spill=False), Step.SMALLER_CHUNKS),
         (replace(ALL, was_allocating=False, can_spill=False, can_shrink_chunk=False), Step.CONVERT),

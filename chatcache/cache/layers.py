@@ -17,11 +17,19 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.token_buffer import TokenBuffer
+from chatcache.cache.token_buffer import BLOCK_TOKENS, TokenBuffer
 
 KEPT_TAIL_TOKENS = 128
 """What a running turn leaves unsettled. Attention looks at the last tokens most: in full precision they take int4's KL
 divergence from 0.14 to 0.009 (SmolLM2, a token at a time)."""
+
+KEPT_PAST_TOKENS = 2048
+"""How far a shortened layer can be cropped, at least: a long reply."""
+
+
+def most_held_tokens(sliding_window: int, num_new_tokens: int) -> int:
+    """What a shortened layer holds at most, when `num_new_tokens` come at once."""
+    return sliding_window + KEPT_PAST_TOKENS + BLOCK_TOKENS + max(num_new_tokens, BLOCK_TOKENS)
 
 
 class TokenLayer(CacheLayerMixin):
@@ -29,7 +37,8 @@ class TokenLayer(CacheLayerMixin):
 
     `sliding_window`: the model's mask lets a token see only that many tokens, itself included. The layer keeps the full
     history all the same, so that any token can be cropped or stored, and hands out what the window can see: exactly
-    the tensors and mask sizes of the library's sliding layer.
+    the tensors and mask sizes of the library's sliding layer. Once shortened, it forgets what lies `KEPT_PAST_TOKENS`
+    behind its window, in whole blocks, so that what it keeps lies in memory as before.
     """
 
     is_croppable = True
@@ -38,11 +47,18 @@ class TokenLayer(CacheLayerMixin):
         super().__init__()
         self.sliding_window = sliding_window
         self.is_sliding = sliding_window is not None
+        self.is_shortened = False
         self._num_tokens = 0
+        self._num_forgotten = 0
 
     @property
     def num_tokens(self) -> int:
         return self._num_tokens
+
+    @property
+    def num_forgotten_tokens(self) -> int:
+        """How many of the first tokens are held no longer."""
+        return self._num_forgotten
 
     @property
     def num_bytes(self) -> int:
@@ -84,6 +100,19 @@ class TokenLayer(CacheLayerMixin):
     def settle(self, num_unsettled: int = 0) -> None:
         """Bring tokens into the form in which they stay, all but the last `num_unsettled`."""
 
+    def shorten(self) -> None:
+        """From now on forget what the window cannot see, with the next `update`, `import_` or `trim`."""
+        self.is_shortened = self.is_sliding
+
+    def begin_like(self, origin: TokenLayer) -> None:
+        """Before the first token: count as held once what `origin` has forgotten."""
+        self.is_shortened = origin.is_shortened
+        self._num_tokens = self._num_forgotten = origin.num_forgotten_tokens
+
+    def can_crop_to(self, num_tokens: int) -> bool:
+        """Whether all that the token behind the first `num_tokens` can see is held."""
+        return num_tokens == 0 or self._num_forgotten <= self._first_visible(num_tokens)
+
     def copy_prefix(self, origin: TokenLayer, num_tokens: int) -> None:
         """Append copies of the first tokens of a layer of the same form, settled. The origin is not changed."""
         self.import_(origin.rows(0, num_tokens))
@@ -91,14 +120,19 @@ class TokenLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append `[batch, heads, new, head_dim]` and return what the new tokens can see, the new ones included."""
         first = self._first_visible(self._num_tokens)
+        self._forget_past()
         self.append(key_states, value_states)
         return self.states(first, self._num_tokens)
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Views of what is held for settled tokens `[start, stop)`: each `[stop - start, batch, ...]`, contiguous."""
-        if not 0 <= start <= stop <= self.num_settled_tokens:
-            raise CacheStateError(f"tokens [{start}, {stop}) asked of a layer with {self.num_settled_tokens} settled")
-        return {name: buffer.rows(start, stop) for name, buffer in self.buffers().items()}
+        if not self._num_forgotten <= start <= stop <= self.num_settled_tokens:
+            raise CacheStateError(
+                f"tokens [{start}, {stop}) asked of a layer with {self.num_settled_tokens} settled, "
+                f"{self._num_forgotten} of them forgotten"
+            )
+        first = self._num_forgotten
+        return {name: buffer.rows(start - first, stop - first) for name, buffer in self.buffers().items()}
 
     def export(self, start: int, stop: int) -> dict[str, Tensor]:
         """Like `rows`, as clones that later changes of the layer cannot reach."""
@@ -106,24 +140,29 @@ class TokenLayer(CacheLayerMixin):
 
     def crop_to(self, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens. Nothing moves; the room is used again, or freed when no token is left."""
-        if not 0 <= num_tokens <= self._num_tokens:
-            raise CacheStateError(f"cannot keep {num_tokens} tokens of a layer that holds {self._num_tokens}")
+        if not 0 <= num_tokens <= self._num_tokens or not self.can_crop_to(num_tokens):
+            raise CacheStateError(
+                f"cannot keep {num_tokens} tokens of a layer that holds [{self._num_forgotten}, {self._num_tokens})"
+            )
         self._num_tokens = num_tokens
         if num_tokens == 0:
+            self._num_forgotten = 0
             for buffer in self.buffers().values():
                 buffer.release()
         self._refresh()
 
     def reserve(self, num_tokens: int) -> None:
         """Make room for `num_tokens` tokens at once; before the first update there is nothing to make it in."""
-        for buffer in self.buffers().values():
-            buffer.reserve(self._num_tokens, num_tokens)
+        if not self.is_shortened:
+            for buffer in self.buffers().values():
+                buffer.reserve(self._num_tokens, num_tokens)
         self._refresh()
 
     def trim(self, num_tokens: int) -> None:
         """Give back the spare room that `num_tokens` tokens, or the ones held, do not need."""
+        self._forget_past()
         for buffer in self.buffers().values():
-            buffer.trim(max(num_tokens, self._num_tokens))
+            buffer.trim(max(num_tokens, self._num_tokens) - self._num_forgotten)
             self._refresh()
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -163,6 +202,20 @@ class TokenLayer(CacheLayerMixin):
         """The first token that a query at `num_past_tokens` can see."""
         return 0 if self.sliding_window is None else max(num_past_tokens - self.sliding_window + 1, 0)
 
+    def _forget_past(self) -> None:
+        """Where shortened, give back the blocks that neither the window nor a crop within bounds will need."""
+        if not self.is_shortened:
+            return
+        unneeded = min(self._first_visible(self._num_tokens) - KEPT_PAST_TOKENS, self.num_settled_tokens)
+        num_more = (unneeded - self._num_forgotten) // BLOCK_TOKENS * BLOCK_TOKENS
+        if num_more > 0:
+            # All copies first: an allocation that fails changes nothing.
+            shorter = {buffer: buffer.copy_from(num_more) for buffer in self.buffers().values()}
+            for buffer, data in shorter.items():
+                buffer.replace(data)
+            self._num_forgotten += num_more
+            self._refresh()
+
     def _refresh(self) -> None:
         """Called when the length or the buffers changed other than by an update."""
 
@@ -195,16 +248,18 @@ class AppendLayer(TokenLayer):
         assert self.values is not None
         if start == 0 and stop == self._num_tokens:
             return self.keys, self.values
+        start, stop = start - self._num_forgotten, stop - self._num_forgotten
         return self.keys[:, :, start:stop], self.values[:, :, start:stop]
 
     def import_(self, rows: Mapping[str, Tensor]) -> None:
         if not self.is_initialized:
             self._start(rows)
-        start, num_new = self._num_tokens, rows["keys"].shape[0]
+        self._forget_past()
+        start, num_new = self._num_tokens - self._num_forgotten, rows["keys"].shape[0]
         self._buffers["keys"].write(start, rows["keys"])
         self._buffers["values"].write(start, rows["values"])
         # Only now: an allocation that failed half-way has changed nothing that counts.
-        self._num_tokens = start + num_new
+        self._num_tokens += num_new
         self._refresh()
 
     def _start(self, rows: Mapping[str, Tensor]) -> None:
@@ -214,8 +269,9 @@ class AppendLayer(TokenLayer):
 
     def _refresh(self) -> None:
         if self.is_initialized:
-            self.keys = as_states(self._buffers["keys"].rows(0, self._num_tokens))
-            self.values = as_states(self._buffers["values"].rows(0, self._num_tokens))
+            num_held = self._num_tokens - self._num_forgotten
+            self.keys = as_states(self._buffers["keys"].rows(0, num_held))
+            self.values = as_states(self._buffers["values"].rows(0, num_held))
 
 
 def as_rows(states: Tensor) -> Tensor:

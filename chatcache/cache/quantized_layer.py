@@ -90,10 +90,15 @@ class QuantizedLayer(TokenLayer):
             codes = {name: rows[f"{name[:-1]}_codes"] for name in ("keys", "values")}
             shaped = {name: (*t.shape[:-1], self._codec.head_dim(t)) for name, t in codes.items()}
             self._start({name: t.new_empty(shaped[name]) for name, t in codes.items()})
+        self._forget_past()
         self._write(rows, self._num_settled)
         num_new = len(rows["key_codes"])
         self._num_settled += num_new
         self._num_tokens += num_new
+
+    def begin_like(self, origin: TokenLayer) -> None:
+        super().begin_like(origin)
+        self._num_settled = self._num_forgotten
 
     def copy_prefix(self, origin: TokenLayer, num_tokens: int) -> None:
         num_settled = min(num_tokens, origin.num_settled_tokens)
@@ -144,18 +149,18 @@ class QuantizedLayer(TokenLayer):
         for name, rows in parts.items():
             if name not in self._parts:
                 self._parts[name] = TokenBuffer(tuple(rows.shape[1:]), rows.dtype, rows.device)
-            self._parts[name].write(start, rows)
+            self._parts[name].write(start - self._num_forgotten, rows)
 
     def _unpacked(self, name: str, start: int, stop: int) -> Tensor:
         """Rows `[start, stop)` of the keys or values in full precision, in the workspace."""
         tail = self._tail[name]
         workspace = Workspace() if self._workspace is None else self._workspace
         rows = workspace.rows(name, stop - start, tuple(tail.shape[1:]), tail.dtype, tail.device)
-        num_packed = max(min(stop, self._num_settled) - start, 0)
+        first, num_packed = self._num_forgotten, max(min(stop, self._num_settled) - start, 0)
         if num_packed:
             prefix = f"{name[:-1]}_"
             parts = {
-                key.removeprefix(prefix): buffer.rows(start, start + num_packed)
+                key.removeprefix(prefix): buffer.rows(start - first, start - first + num_packed)
                 for key, buffer in self._parts.items()
                 if key.startswith(prefix)
             }

@@ -136,6 +136,20 @@ class SessionCache:
         return self._kept.positions
 
     @property
+    def is_shortened(self) -> bool:
+        """Whether layers with a sliding window keep no more than a chat's last turns need."""
+        return any(layer.is_shortened for layer in self._token_layers())
+
+    @property
+    def can_be_shortened(self) -> bool:
+        return any(layer.is_sliding and not layer.is_shortened for layer in self._token_layers())
+
+    @property
+    def num_forgotten_tokens(self) -> int:
+        """How many of the first tokens are not held by every layer any more, and cannot be given out."""
+        return max((layer.num_forgotten_tokens for layer in self._token_layers()), default=0)
+
+    @property
     def is_pure(self) -> bool:
         """Whether all tokens were computed and held in this kind alone: what is given out is worth storing as such."""
         return not self._was_converted
@@ -171,10 +185,7 @@ class SessionCache:
 
     def nearest_length(self, num_tokens: int) -> int:
         """The most tokens, up to `num_tokens`, that the cache can be cropped to."""
-        if self.is_croppable or num_tokens == self.num_tokens:
-            return num_tokens
-        state = self._kept.nearest(num_tokens)
-        return 0 if state is None else state.num_tokens
+        return num_tokens if num_tokens == self.num_tokens else self._nearest_restorable(num_tokens)
 
     @torch.inference_mode()
     def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
@@ -217,7 +228,8 @@ class SessionCache:
         elif num_tokens < self.num_tokens:
             if self.nearest_length(num_tokens) != num_tokens:
                 raise CacheStateError(
-                    f"this cache holds recurrent state and can be cropped to {self.kept_positions} only"
+                    f"this cache cannot be cropped to {num_tokens} tokens; states are kept at {self.kept_positions}, "
+                    f"{self.num_forgotten_tokens} tokens are forgotten"
                 )
             self._restore(num_tokens)
 
@@ -244,7 +256,8 @@ class SessionCache:
             old = self._layers()[index]
             if not isinstance(old, TokenLayer) or not isinstance(new, TokenLayer) or old.form == new.form:
                 continue
-            for start in range(0, old.num_tokens, BLOCK_TOKENS):
+            new.begin_like(old)
+            for start in range(old.num_forgotten_tokens, old.num_tokens, BLOCK_TOKENS):
                 new.append(*old.states(start, min(start + BLOCK_TOKENS, old.num_tokens)))
                 new.settle()
             put_states([new], take_states([old]))
@@ -252,6 +265,13 @@ class SessionCache:
             self._is_mixed = True
             self._was_converted |= self.num_tokens > 0
         self.kind, self._make_layers, self._is_mixed = kind, make_layers, False
+
+    @torch.inference_mode()
+    def shorten(self) -> None:
+        """Have layers with a sliding window forget what lies far behind it, from the next forward or `trim` on, until
+        the cache is emptied: same logits, less memory, but fewer tokens that can be cropped or given out."""
+        for layer in self._token_layers():
+            layer.shorten()
 
     @torch.inference_mode()
     def trim(self, num_tokens: int = 0) -> None:
@@ -263,9 +283,7 @@ class SessionCache:
     def repair(self) -> int:
         """After an exception inside a forward: make all layers hold the same tokens again. Returns how many."""
         num_kept = min([self.num_tokens, *(layer.num_tokens for layer in self._token_layers())])
-        if not self.is_croppable:
-            state = self._kept.nearest(num_kept)
-            num_kept = 0 if state is None else state.num_tokens
+        num_kept = self._nearest_restorable(num_kept)
         if num_kept == 0:
             self._rebuild()
         else:
@@ -277,7 +295,7 @@ class SessionCache:
         """A cache of the same kind with copies of the first `num_tokens` tokens, or of as many as can be copied."""
         forked = SessionCache(self.kind, self._make_layers)
         num_kept = self.nearest_length(num_tokens)
-        if num_kept == 0 or not self.is_exportable:
+        if num_kept == 0 or not self.is_exportable or self.num_forgotten_tokens:
             return forked
         self.check()
         for mine, its in zip(self._token_layers(), forked._token_layers(), strict=True):
@@ -334,6 +352,13 @@ class SessionCache:
             return states
         self._kept.forgotten.add(stop)
         return (*states, self._state(StateRole.REPLY))
+
+    def _nearest_restorable(self, num_tokens: int) -> int:
+        """The most tokens, up to `num_tokens`, to which every layer can go back."""
+        if not self.is_croppable:
+            state = self._kept.nearest(num_tokens)
+            num_tokens = 0 if state is None else state.num_tokens
+        return num_tokens if all(layer.can_crop_to(num_tokens) for layer in self._token_layers()) else 0
 
     def _restore(self, num_tokens: int) -> None:
         """Bring every layer to `num_tokens` tokens, at which a state is kept if the cache is not croppable."""

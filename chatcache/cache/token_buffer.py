@@ -71,6 +71,14 @@ class TokenBuffer:
         if capacity < self._data.shape[0]:
             self._data = self._room_for(capacity).copy_(self._data[:capacity])
 
+    def copy_from(self, num_rows: int) -> Tensor:
+        """A copy of what lies behind the first rows, whole blocks of them, for `replace`."""
+        return self._room_for(self._data.shape[0] - num_rows).copy_(self._data[num_rows:])
+
+    def replace(self, data: Tensor) -> None:
+        """Hold `data`, which `copy_from` gave out, instead."""
+        self._data = data
+
     def release(self) -> None:
         """Give the memory back; no row is left."""
         self._data = self._data.new_empty((0, *self._data.shape[1:]))

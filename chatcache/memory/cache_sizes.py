@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from chatcache.cache.kinds import codec_of, make_session_cache
+from chatcache.cache.layers import most_held_tokens
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import UnsupportedOptionError
 from chatcache.memory.budget import Need
@@ -39,21 +40,35 @@ class CacheSizes:
             logger.warning("%s Its cache is taken to grow by as much with every token.", error)
             return cls((LayerShape(num_heads=1, key_dim=cache.num_bytes, itemsize=1),))
 
-    def need(self, kind: str, num_tokens: int, num_new_tokens: int = 0) -> Need:
+    def need(self, kind: str, num_tokens: int, num_new_tokens: int = 0, *, is_shortened: bool = False) -> Need:
         """What a cache of `kind` takes when it holds `num_tokens` tokens, the last `num_new_tokens` of them just fed:
         until their forward is over, these are not quantized. Beside it, one layer has to have room to change in, and of
-        a quantized one to be unpacked in."""
+        a quantized one to be unpacked in. `is_shortened`: sliding layers keep no more than a chat's last turns need."""
         if kind == "none" or num_tokens == 0:
             return Need()
         is_quantized = codec_of(kind) is not None
-        return self._need(kind, capacity_for(num_tokens), num_new_tokens if is_quantized else 0, is_quantized)
+        num_exact = num_new_tokens if is_quantized else 0
+        return self._need(
+            kind, capacity_for(num_tokens), num_exact, is_quantized, num_new_tokens if is_shortened else None
+        )
 
     @lru_cache(maxsize=256)  # noqa: B019 - asked before every token, of the one there is for a loaded model
-    def _need(self, kind: str, capacity: int, num_exact: int, is_quantized: bool) -> Need:
-        each = [
-            reserved_layer_bytes(layer, kind, capacity) + num_exact * layer.bytes_per_token for layer in self.layers
+    def _need(self, kind: str, capacity: int, num_exact: int, is_quantized: bool, num_beside: int | None) -> Need:
+        """`num_beside`: how many tokens come at once where layers are shortened; None where none is."""
+        held = [
+            capacity
+            if layer.sliding_window is None or num_beside is None
+            else min(capacity, capacity_for(most_held_tokens(layer.sliding_window, num_beside)))
+            for layer in self.layers
         ]
-        unpacked = [layer.bytes_per_token * capacity if is_quantized else 0 for layer in self.layers]
+        each = [
+            reserved_layer_bytes(layer, kind, num_held) + num_exact * layer.bytes_per_token
+            for layer, num_held in zip(self.layers, held, strict=True)
+        ]
+        unpacked = [
+            layer.bytes_per_token * num_held if is_quantized else 0
+            for layer, num_held in zip(self.layers, held, strict=True)
+        ]
         placed = place(self.layers, kind, each)
         beside = max(each, default=0) + max(unpacked, default=0)
         return Need(placed.device_bytes, beside, placed.host_bytes)

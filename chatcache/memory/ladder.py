@@ -20,6 +20,8 @@ class Step(StrEnum):
     """Free what lies unused and do the same again: what failed may have been a moment's peak."""
     SPILL = "spill"
     """Idle chats' caches leave memory; they come back from disk."""
+    SHORTEN = "shorten"
+    """Layers that see a window only forget what lies far behind it."""
     WAIT = "wait"
     """Of the turns that run, the one that began last goes on later."""
     SMALLER_CHUNKS = "smaller-chunks"
@@ -34,7 +36,7 @@ class Shortage:
     """`was_allocating`: an allocation failed; else a reservation did, before anything was allocated.
 
     `has_retried`: the same forward failed twice. `can_spill`: there are idle caches whose room would do, or might.
-    `can_wait`: so would the room of other turns that run.
+    `can_shorten`: layers with a window hold what they need not. `can_wait`: the room of other turns that run would do.
     `can_shrink_chunk`: the forward was to take many tokens, and fewer at a time may do. `smaller_kinds`: those the
     chat's cache may still take, with enough room, the one that costs least first.
     """
@@ -44,6 +46,7 @@ class Shortage:
     can_spill: bool
     can_shrink_chunk: bool
     smaller_kinds: tuple[str, ...]
+    can_shorten: bool = False
     can_wait: bool = False
 
 
@@ -53,6 +56,8 @@ def next_step(shortage: Shortage) -> Step:
         return Step.RETRY
     if shortage.can_spill:
         return Step.SPILL
+    if shortage.can_shorten:
+        return Step.SHORTEN
     if shortage.can_wait:
         return Step.WAIT
     if shortage.can_shrink_chunk:

@@ -38,12 +38,22 @@ class Room:
         self._convert = convert
 
     def need(
-        self, cache: SessionCache, num_tokens: int, kind: str | None = None, piece_tokens: int | None = None
+        self,
+        cache: SessionCache,
+        num_tokens: int,
+        kind: str | None = None,
+        piece_tokens: int | None = None,
+        is_shortened: bool | None = None,
     ) -> Need:
-        """What `cache`, in its kind or in another, takes when it has grown to `num_tokens` tokens: by one forward, or
-        by `piece_tokens` in each."""
+        """What `cache`, in its kind or in another, shortened or not, takes when it has grown to `num_tokens` tokens: by
+        one forward, or by `piece_tokens` in each."""
         num_new = max(num_tokens - cache.num_tokens, 0)
-        return self._sizes.need(kind or cache.kind, num_tokens, min(num_new, piece_tokens or num_new))
+        return self._sizes.need(
+            kind or cache.kind,
+            num_tokens,
+            min(num_new, piece_tokens or num_new),
+            is_shortened=cache.is_shortened if is_shortened is None else is_shortened,
+        )
 
     def most_tokens(self, form: CacheForm, limit_tokens: int) -> int:
         """How many tokens, up to `limit_tokens`, a cache can hold in its smallest form when it is alone. Any thread."""
@@ -51,7 +61,7 @@ class Room:
         low, high = 0, limit_tokens
         while low < high:
             middle = (low + high + 1) // 2
-            need = self._sizes.need(smallest, middle, min(middle, SMALLEST_CHUNK_TOKENS))
+            need = self._sizes.need(smallest, middle, min(middle, SMALLEST_CHUNK_TOKENS), is_shortened=True)
             if need.num_bytes + need.largest_layer_bytes <= self.budget.limit_bytes:
                 low = middle
             else:
@@ -70,7 +80,7 @@ class Room:
             if not is_out_of_memory(error):
                 raise
             logger.warning("There was no memory to shorten a cache; it keeps its spare room")
-        planned = self._sizes.need(cache.kind, cache.num_tokens)
+        planned = self.need(cache, cache.num_tokens)
         # An offloaded cache takes its bytes elsewhere.
         measured = 0 if cache.kind in OFFLOADED_KINDS else cache.num_bytes
         self.budget.hold(key, dataclasses.replace(planned, num_bytes=max(planned.num_bytes, measured)))
