@@ -29,8 +29,15 @@ from tests.services import counted_forwards, open_service
 from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model
 
 KINDS = ("dynamic", "quantized-int8", "quantized-int4")
+QUICK = [("mistral", "dynamic"), ("gemma3", "quantized-int8"), ("gpt-oss", "quantized-int4")]
+"""Beside `llama-gqa` in every kind; the rest of the matrix is slow."""
+MATRIX = [
+    pytest.param(name, kind, marks=() if name == "llama-gqa" or (name, kind) in QUICK else pytest.mark.slow)
+    for name in (*FULL_ATTENTION, *SLIDING)
+    for kind in (*KINDS, "quantized-fp8")
+]
 GREEDY = Sampling(
-    temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=80, stop=(), seed=5
+    temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=40, stop=(), seed=5
 )
 SAMPLED = replace(GREEDY, temperature=0.6, top_p=0.95, seed=11)
 
@@ -157,8 +164,7 @@ def test_a_guess_is_what_followed_the_same_words_before_and_within_its_limit() -
 # ------------------------------------------------------------------ the same reply
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*FULL_ATTENTION, *SLIDING])
+@pytest.mark.parametrize(("name", "kind"), MATRIX)
 def test_the_reply_is_the_same_whatever_is_guessed(name: str, kind: str, tiny_llama: LoadedModel) -> None:
     loaded, prompt = loaded_with(tiny_model(name, 384), tiny_llama), random_ids(150)
     reference = Chat(loaded, kind)
@@ -179,7 +185,7 @@ def test_a_sampled_reply_is_the_same_too(sampling: Sampling, tiny_llama: LoadedM
     guessed = Chat(loaded).run(prompt, sampling, script=Scripted(len(prompt), plain, 4))
     assert reply_of(guessed) == plain
     assert guessed.outcome is not None
-    assert guessed.outcome.stats.num_accepted_tokens > 20
+    assert guessed.outcome.stats.num_accepted_tokens > 15
     assert reply_of(Chat(loaded).run(prompt, sampling, prompt_lookup=True)) == plain
 
 
@@ -197,12 +203,13 @@ def test_a_run_is_what_single_choices_give() -> None:
 # ------------------------------------------------------------- nothing else is left
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-gqa", "dynamic"), ("gemma3", "quantized-int8"), ("llama-gqa", "quantized-int4")]
+)
 def test_wrong_guesses_leave_no_trace_in_any_layer(name: str, kind: str, tiny_llama: LoadedModel) -> None:
-    """Two runs with the same numbers of tokens in each forward, and other wrong guesses. Past several flushes."""
+    """Two runs with the same numbers of tokens in each forward, and other wrong guesses. Past a flush."""
     loaded, prompt = loaded_with(tiny_model(name, 384), tiny_llama), random_ids(30)
-    sampling = replace(GREEDY, max_new_tokens=2 * MAX_TAIL_TOKENS + 20)
+    sampling = replace(GREEDY, max_new_tokens=MAX_TAIL_TOKENS + 20)
     one, other = Chat(loaded, kind), Chat(loaded, kind)
     plain = reply_of(Chat(loaded, kind).run(prompt, sampling))
     for chat, offset in ((one, 1), (other, 2)):
@@ -237,15 +244,16 @@ def test_tokens_are_counted_and_fed_once(tiny_llama: LoadedModel) -> None:
     assert outcome is not None
     stats = outcome.stats
     assert (stats.num_prompt_tokens, stats.num_computed_tokens, stats.num_recomputed_tokens) == (40, 40, 0)
-    assert stats.num_completion_tokens == 80
+    assert stats.num_completion_tokens == GREEDY.max_new_tokens == 40
     num_rejected = stats.num_drafted_tokens - stats.num_accepted_tokens
-    assert sum(counts) == 40 + 80 - 1 + num_rejected
+    assert sum(counts) == 40 + 40 - 1 + num_rejected
     assert counts[1] == 1, "the first token comes from a forward of one token"
 
 
 # --------------------------------------------------------------- it is worth having
 
 
+@pytest.mark.slow
 def test_what_repeats_the_prompt_comes_several_tokens_a_forward(embedded: LoadedModel) -> None:
     text = (
         "Repeat this list exactly: apples, 12 pears, green tomatoes, three lemons, olive oil, rye bread, a jar of "
