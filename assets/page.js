@@ -9,7 +9,7 @@
 
   // What puts text into the box, or sends it, leaves the person at the box.
   document.addEventListener("click", (event) => {
-    if (!event.target.closest("#send, #new-chat, [data-action='suggest'], [data-action='rollback']")) return;
+    if (!event.target.closest("#send, #new-chat, #new-temporary-chat, [data-action='suggest'], [data-action='rollback']")) return;
     box()?.focus();
   });
 
@@ -50,7 +50,7 @@
       if (window.matchMedia("(max-width: 768px)").matches && sidebar.classList.contains("open")) toggle.click();
     };
     sidebar.addEventListener("click", (event) => {
-      if (event.target.closest("a[data-session], #new-chat")) close();
+      if (event.target.closest("a[data-session], #new-chat, #new-temporary-chat")) close();
     });
     close();
     document.body.classList.add("cc-ready");
@@ -62,6 +62,8 @@
     const toggle = document.querySelector("#sidebar .toggle-button");
     if (!talk || !toggle) return setTimeout(start, 50);
     leaveRoomForTheChat(toggle);
+    const temporary = document.getElementById("new-temporary-chat");
+    temporary.title = temporary.textContent.trim();
     let atEnd = true;
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;

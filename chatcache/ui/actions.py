@@ -65,6 +65,10 @@ class Actions(Handlers):
     def new_chat(self, sent: object) -> Updates:
         return self.go(Place.from_json(sent), None)
 
+    @said_if_refused
+    def new_temporary_chat(self, sent: object) -> Updates:
+        return self.go(Place.from_json(sent), None, is_temporary=True)
+
     # ------------------------------------------------------------------ the chat
 
     @said_if_refused
@@ -80,13 +84,14 @@ class Actions(Handlers):
             self._settings.keep(place, place.session_id, *form)
             self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
             return done
-        session = self._service.create_session()
+        session = self._service.create_session(temporary=place.is_temporary)
         try:
             self._settings.keep(place, session.id, *form)
             self._service.send(session.id, text, request_id=ticket or None)
         except ChatCacheError:
             self._service.delete(session.id)
-            self._service.purge(session.id)
+            if not place.is_temporary:
+                self._service.purge(session.id)
             raise
         return done | {self._page.place: place.at(session.id).to_json()}
 
@@ -172,7 +177,10 @@ class Actions(Handlers):
     @said_if_refused
     def delete(self, sent: object) -> Updates:
         place = Place.from_json(sent)
+        is_temporary = self._service.is_temporary(session_of(place))
         session = self._service.delete(session_of(place))
+        if is_temporary:
+            return self.go(place, None) | self.notify(self._texts.GONE)
         return self.go(place, None) | self.notify(
             self._texts.deleted(session.title), offer=self.undo("undelete", session.id)
         )

@@ -64,9 +64,10 @@ def render_bin(texts: Texts, sessions: Sequence[ChatSession], listed: Listed, *,
     )
 
 
-def render_title(texts: Texts, title: str) -> str:
+def render_title(texts: Texts, title: str, *, is_temporary: bool = False) -> str:
     shown = html.escape(title or texts.UNTITLED)
-    return f'<h1 title="{shown}">{shown}</h1>'
+    sign = f'<p class="temporary">{texts.NOT_STORED}</p>' if is_temporary else ""
+    return f'<h1 title="{shown}">{shown}</h1>{sign}'
 
 
 def _list(name: str, items: str) -> str:

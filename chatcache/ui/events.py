@@ -56,6 +56,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.bin.click, lists.turn, page.shelf)
     on(place.travelled, actions.go_to, place)
     on(page.new_chat.click, actions.new_chat, place)
+    on(page.new_temporary_chat.click, actions.new_temporary_chat, place)
     form = (page.settings.loaded, *page.settings.fields)
     on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
     on(page.stop.click, actions.stop, place)

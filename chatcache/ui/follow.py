@@ -102,7 +102,7 @@ class Follower:
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
-                    yield self._paint_nothing()
+                    yield self._paint_nothing(is_temporary=place.is_temporary)
                     return
                 painted = self._paint(view) | (cache or self._summarize(view)) | gauge
                 yield painted
@@ -140,10 +140,10 @@ class Follower:
         )
         updates: Updates = {
             page.seen: Seen.of(session).to_json(),
-            page.title: render_title(self._texts, session.title),
+            page.title: render_title(self._texts, session.title, is_temporary=view.is_temporary),
             page.session_tools: gr.update(visible=session.deleted_at is None),
             page.pin: gr.update(value=self._texts.UNPIN if session.pinned else self._texts.PIN),
-            page.transcript: render_welcome(self._texts) if is_empty else transcript,
+            page.transcript: render_welcome(self._texts, is_temporary=view.is_temporary) if is_empty else transcript,
             page.live: LiveReply(self._texts).to_json() if view.turn is not None else None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
@@ -158,13 +158,13 @@ class Follower:
             )
         return updates
 
-    def _paint_nothing(self, notice: Notice | None = None) -> Updates:
+    def _paint_nothing(self, notice: Notice | None = None, *, is_temporary: bool = False) -> Updates:
         page = self._page
         updates: Updates = {
             page.seen: Seen().to_json(),
-            page.title: render_title(self._texts, self._texts.NEW_CHAT),
+            page.title: render_title(self._texts, self._texts.NEW_CHAT, is_temporary=is_temporary),
             page.session_tools: gr.update(visible=False),
-            page.transcript: render_welcome(self._texts),
+            page.transcript: render_welcome(self._texts, is_temporary=is_temporary),
             page.live: None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=True),

@@ -39,10 +39,10 @@ class Handlers:
         """What a notice offers to take back what it tells of."""
         return Offer(self._texts.UNDO, action, target)
 
-    def go(self, place: Place, session_id: str | None) -> Updates:
+    def go(self, place: Place, session_id: str | None, *, is_temporary: bool = False) -> Updates:
         """To another chat, or to the beginning of a new one."""
         return {
-            self._page.place: place.at(session_id).to_json(),
+            self._page.place: place.at(session_id, is_temporary=is_temporary).to_json(),
             self._page.rename_row: gr.update(visible=False),
             self._page.notice: "",
         }

@@ -31,6 +31,7 @@ class Page:
     seen: gr.HTML
     ticket: gr.HTML
     new_chat: gr.Button
+    new_temporary_chat: gr.Button
     shelf: gr.HTML
     search: gr.Textbox
     chats: gr.HTML
@@ -70,7 +71,9 @@ def lay_out(texts: Texts, model: ModelInfo) -> Page:
     ticket = gr.HTML("", html_template="", js_on_load=None, elem_id="ticket")
     with gr.Sidebar(width=280, elem_id="sidebar"):
         gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
-        new_chat = gr.Button(texts.NEW_CHAT, variant="primary", elem_id="new-chat")
+        with gr.Row(elem_id="beginnings"):
+            new_chat = gr.Button(texts.NEW_CHAT, variant="primary", min_width=0, elem_id="new-chat")
+            new_temporary_chat = gr.Button(texts.TEMPORARY_CHAT, min_width=0, elem_id="new-temporary-chat")
         shelf = gr.HTML(Shelf().to_json(), html_template="", js_on_load=script("shelf"), elem_id="shelf")
         search = gr.Textbox(
             label=texts.SEARCH_CHATS, placeholder=texts.SEARCH_CHATS, show_label=False, container=False, max_lines=1

@@ -19,22 +19,31 @@ MOST_MESSAGES_SHOWN = 100_000
 class Place:
     """The session a tab shows (None: a chat not yet begun), and how many of its messages.
 
-    `visit` grows with every move; the page follows a session anew when it changes.
+    `visit` grows with every move; the page follows a session anew when it changes. `is_temporary`: a chat that begins
+    here is not stored.
     """
 
     session_id: str | None = None
     num_shown: int = NUM_MESSAGES_SHOWN
     visit: int = 0
+    is_temporary: bool = False
 
-    def at(self, session_id: str | None) -> Place:
+    def at(self, session_id: str | None, *, is_temporary: bool = False) -> Place:
         """Another session, or the beginning of a new one."""
-        return Place(session_id=session_id, visit=self.visit + 1)
+        return Place(session_id=session_id, visit=self.visit + 1, is_temporary=is_temporary)
 
     def showing_more(self) -> Place:
         return replace(self, num_shown=self.num_shown + NUM_MESSAGES_SHOWN, visit=self.visit + 1)
 
     def to_json(self) -> str:
-        return to_json({"session": self.session_id, "shown": self.num_shown, "visit": self.visit})
+        return to_json(
+            {
+                "session": self.session_id,
+                "shown": self.num_shown,
+                "visit": self.visit,
+                "temporary": self.is_temporary,
+            }
+        )
 
     @classmethod
     def from_json(cls, sent: object) -> Place:
@@ -44,6 +53,7 @@ class Place:
             session_id=text(data.get("session")),
             num_shown=count(data.get("shown"), default=NUM_MESSAGES_SHOWN, least=1, most=MOST_MESSAGES_SHOWN),
             visit=count(data.get("visit"), default=0),
+            is_temporary=data.get("temporary") is True,
         )
 
 

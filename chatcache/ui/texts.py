@@ -44,6 +44,13 @@ class Texts(PanelTexts, WritingTexts):
     DISMISS = "Dismiss"
 
     NEW_CHAT = "New chat"
+    TEMPORARY_CHAT = "Temporary chat"
+    NOT_STORED = "Not stored"
+    TEMPORARY_DETAIL = (
+        "Nothing of this chat is stored: it is in no list, and gone once you delete it or chatcache ends. "
+        "Its address leads back to it until then."
+    )
+    GONE = "The temporary chat is gone; nothing of it was stored."
     SEARCH_CHATS = "Search chats"
     CHATS = "Chats"
     RENAME = "Rename"

@@ -46,15 +46,15 @@ def render_transcript(
     return "".join(parts)
 
 
-def render_welcome(texts: Texts) -> str:
+def render_welcome(texts: Texts, *, is_temporary: bool = False) -> str:
     suggestions = "".join(
         f'<li><button type="button" class="suggestion" data-action="suggest" data-message="{number}">'
         f"{html.escape(text)}</button></li>"
         for number, text in enumerate(texts.PROMPT_SUGGESTIONS)
     )
+    detail = texts.TEMPORARY_DETAIL if is_temporary else texts.WELCOME_DETAIL
     return (
-        f'<div class="welcome"><h2>{texts.WELCOME}</h2><p>{texts.WELCOME_DETAIL}</p>'
-        f'<ul class="suggestions">{suggestions}</ul></div>'
+        f'<div class="welcome"><h2>{texts.WELCOME}</h2><p>{detail}</p><ul class="suggestions">{suggestions}</ul></div>'
     )
 
 

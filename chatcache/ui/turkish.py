@@ -46,6 +46,13 @@ class Turkish(TurkishPanels, TurkishWriting, Texts):
     DISMISS = "Kapat"
 
     NEW_CHAT = "Yeni sohbet"
+    TEMPORARY_CHAT = "Geçici sohbet"
+    NOT_STORED = "Saklanmaz"
+    TEMPORARY_DETAIL = (
+        "Bu sohbetten hiçbir şey saklanmaz: hiçbir listede yer almaz; siz silince ya da chatcache kapanınca yok olur. "
+        "O zamana dek adresi ona geri götürür."
+    )
+    GONE = "Geçici sohbet yok oldu; ondan hiçbir şey saklanmamıştı."
     SEARCH_CHATS = "Sohbetlerde ara"
     CHATS = "Sohbetler"
     RENAME = "Yeniden adlandır"

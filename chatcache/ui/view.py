@@ -26,6 +26,7 @@ class View:
     stats: Mapping[str, TurnStats]
     turn: Turn | None
     details: Mapping[str, TurnDetails] = field(default_factory=dict)
+    is_temporary: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -58,4 +59,4 @@ def load_view(service: ChatService, place: Place) -> View | None:
     num_hidden = shown[0].position if shown else 0
     details = service.turn_details([m.id for m in shown])
     stats = {reply_id: made.stats for reply_id, made in details.items() if made.finished_at is not None}
-    return View(session, shown, num_hidden, stats, turn, details)
+    return View(session, shown, num_hidden, stats, turn, details, service.is_temporary(session.id))
