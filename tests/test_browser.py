@@ -140,7 +140,9 @@ def test_new_chat_leaves_the_old_one_in_the_list(page: Page, site: Site) -> None
     expect(replies(page).first).to_be_visible()
     page.wait_for_url("**?session=*")
     assert session_in_address(page) != session_id
-    page.get_by_role("list", name="Chats").get_by_role("link", name="About turtles, please.").click()
+    chats = page.get_by_role("list", name="Chats")
+    expect(chats.get_by_role("link", name="About whales, please.")).to_be_visible()  # the list moves until it is there
+    chats.get_by_role("link", name="About turtles, please.").click()
     expect(page.get_by_role("article", name="You")).to_have_text("About turtles, please.")
     assert session_in_address(page) == session_id
     page.go_back()
