@@ -202,6 +202,13 @@ def test_a_reply_carries_what_was_written_for_copying_and_editing() -> None:
     assert ("data-source", source) in found.attributes
 
 
+@pytest.mark.parametrize(("text", "is_folded"), [("short\n" * 5, False), ("x" * 2000, True), ("line\n" * 30, True)])
+def test_a_long_message_of_ones_own_can_be_unfolded(text: str, is_folded: bool) -> None:
+    markup = render_transcript(texts, [user(text)], {})
+    assert (texts.SHOW_ALL in markup) is is_folded
+    assert text in markup
+
+
 def test_details_tell_what_a_reply_cost() -> None:
     stats = TurnStats(
         num_prompt_tokens=1200, num_cached_tokens=1000, num_computed_tokens=200, num_completion_tokens=31,

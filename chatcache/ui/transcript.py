@@ -19,6 +19,9 @@ from chatcache.ui.reply_details import render_details
 from chatcache.ui.texts import Texts
 from storage.records import Message, Role
 
+LONG_CHARACTERS = 1500
+LONG_LINES = 24
+
 
 def render_transcript(
     texts: Texts,
@@ -111,7 +114,7 @@ def _render_message(
         return (
             f'<article class="message user" data-testid="user" data-id="{message.id}" '
             f'data-position="{message.position}" aria-label="{texts.YOU}">'
-            f'<div class="plain bubble">{render_plain(message.text)}</div>'
+            f'<div class="plain bubble">{render_plain(message.text)}</div>{_unfold(texts, message.text)}'
             f"<footer>{render_question_controls(texts, message, is_busy=is_busy)}</footer></article>"
         )
     ending = _ending(texts, message, stats)
@@ -124,6 +127,16 @@ def _render_message(
         f'data-position="{message.position}" data-source="{html.escape(message.text)}" aria-label="{texts.MODEL}">'
         f'{_thought(texts, message)}<div class="prose" dir="auto">{body}</div>{ending}'
         f"<footer>{controls}{render_details(texts, message, stats, made)}</footer></article>"
+    )
+
+
+def _unfold(texts: Texts, text: str) -> str:
+    """What unfolds a long message of the person's own; the style sheet cuts it until then."""
+    if len(text) <= LONG_CHARACTERS and text.count("\n") < LONG_LINES:
+        return ""
+    return (
+        f'<details class="unfold"><summary><span class="more">{texts.SHOW_ALL}</span>'
+        f'<span class="less">{texts.SHOW_LESS}</span></summary></details>'
     )
 
 

@@ -20,6 +20,8 @@ class TurkishWriting(WritingTexts):
     SAVE = "Kaydet"
     SAVE_AND_SEND = "Kaydet ve gönder"
 
+    SHOW_ALL = "Tümünü göster"
+    SHOW_LESS = "Daha az göster"
     ATTACH = "Metin dosyası ekle"
     SHORTCUTS = "Klavye kısayolları"
     CLOSE = "Kapat"

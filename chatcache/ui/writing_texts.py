@@ -19,6 +19,8 @@ class WritingTexts:
     SAVE = "Save"
     SAVE_AND_SEND = "Save and send"
 
+    SHOW_ALL = "Show all of it"
+    SHOW_LESS = "Show less"
     ATTACH = "Add text files"
     SHORTCUTS = "Keyboard shortcuts"
     CLOSE = "Close"
