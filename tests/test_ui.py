@@ -169,6 +169,19 @@ def test_an_update_costs_what_is_new_however_long_the_reply_is() -> None:
     assert max(sizes) < 3 * len(paragraph)
 
 
+def test_an_update_of_code_costs_what_is_new_however_long_the_block_is() -> None:
+    line = "    total = total + value * 2  # and so on\n"
+    live, before, sizes = LiveReply(texts), None, []
+    for piece in ["```python\n", *[line[:20], line[20:]] * 150]:
+        live.add_text(piece, is_reasoning=False)
+        now = live.to_json()
+        if before is not None:
+            sizes.append(len(json.dumps(diff(before, now))))
+        before = now
+    assert sum(sizes[-100:]) <= 1.2 * sum(sizes[:100])
+    assert max(sizes) < 800
+
+
 def test_closed_blocks_are_never_sent_again() -> None:
     growing = GrowingMarkdown(texts)
     growing.push("One.\n\nTwo.\n\n")

@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 from chatcache.ui.texts import Texts
 
 MAX_COLOURED_LENGTH = 50_000
-CONTEXT_LENGTH = 2_000
+CONTEXT_LENGTH = 800
 """How much of the code above a new line decides on its colours, while the block grows."""
 
 CODE_END = "</code></pre></div>"
