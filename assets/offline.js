@@ -1,12 +1,19 @@
-// The server is asked for a small file now and then; while it does not answer, the page says so and offers no Stop.
+// The server is asked for a small file now and then; while it does not answer, the page says so and offers no Stop. After
+// a restart it is another server, which knows nothing of this tab's connections: the page is loaded anew, draft and all.
 let asking = false;
+let run = null;
 const look = async () => {
   if (document.hidden || asking) return;
   asking = true;
   const was = document.body.classList.contains("cc-offline");
-  const answered = await fetch("favicon.ico", { cache: "no-store" }).then(() => true, () => false);
+  const answer = await fetch("/favicon.ico", { cache: "no-store" }).catch(() => null);
   asking = false;
-  document.body.classList.toggle("cc-offline", !answered);
-  if (was && answered) window.dispatchEvent(new Event("chatcache-online"));
+  document.body.classList.toggle("cc-offline", !answer);
+  if (!answer) return;
+  const running = answer.headers.get("x-chatcache-run");
+  if (run && running && running !== run) return window.location.reload();
+  run = running ?? run;
+  if (was) window.dispatchEvent(new Event("chatcache-online"));
 };
+look();
 setInterval(look, 3000);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -61,7 +62,9 @@ def build_page(service: ChatService, texts: Texts) -> gr.Blocks:
 def build_app(service: ChatService) -> FastAPI:
     """One page per language; `/` leads a browser to the one it asks for."""
     app = FastAPI(openapi_url=None)
-    app.add_api_route("/favicon.ico", lambda: FileResponse(ASSETS / "icon.svg"), include_in_schema=False)
+    # By this a page that was open before a restart knows that it talks to another server.
+    run = {"x-chatcache-run": uuid.uuid4().hex}
+    app.add_api_route("/favicon.ico", lambda: FileResponse(ASSETS / "icon.svg", headers=run), include_in_schema=False)
     # As `css` Gradio would put its own class before every selector, `body` and `.dark` included.
     style_sheet = "".join((ASSETS / f"{name}.css").read_text(encoding="utf-8") for name in STYLE_SHEETS)
     scripts = "".join(map(script, PAGE_SCRIPTS))

@@ -1,0 +1,55 @@
+"""A page that was open while the server ended and another one began."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from browser import Site, box, button, open_chat, replies, say
+from playwright.sync_api import Page, expect
+from services import open_service
+
+from chatcache.loader import LoadedModel
+from chatcache.stats import Sampling
+from chatcache.ui.app import PageServer
+
+pytestmark = pytest.mark.browser
+
+BRIEF = Sampling(temperature=0.0, max_new_tokens=4)
+
+
+@contextmanager
+def running(model: LoadedModel, data_dir: Path, port: int = 0) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch, open_service(model, data_dir) as service:
+        patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))
+        server = PageServer(service, host="127.0.0.1", port=port)
+        try:
+            yield Site(service, f"http://127.0.0.1:{server.port}/")
+        finally:
+            server.close()
+
+
+def test_a_stale_tab_shows_what_is_there_after_a_restart_and_overwrites_nothing(
+    page: Page, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with running(tiny_llama, tmp_path) as site:
+        port = int(site.url.rstrip("/").rpartition(":")[2])
+        session_id = open_chat(page, site, BRIEF, "First question.")
+        box(page).fill("a draft")
+    lost = page.get_by_role("alert").filter(has_text="Connection lost")
+    expect(lost).to_be_visible()
+    with open_service(tiny_llama, tmp_path) as service:
+        service.send(session_id, "Asked elsewhere meanwhile.").result(60)
+    with running(tiny_llama, tmp_path, port) as site:
+        expect(lost).to_be_hidden()
+        expect(replies(page)).to_have_count(2)
+        expect(page.get_by_role("article", name="You").last).to_contain_text("Asked elsewhere meanwhile.")
+        expect(box(page)).to_have_value("a draft")
+        say(page, "And here again.")
+        expect(replies(page)).to_have_count(3)
+        expect(button(page, "Regenerate").last).to_be_visible()
+        said = [message.text for message in site.service.messages(session_id)][::2]
+        assert said == ["First question.", "Asked elsewhere meanwhile.", "And here again."]
