@@ -349,6 +349,11 @@ def test_nothing_on_the_page_shuts_anybody_out(
         box(page).fill("Something typed")
         expect(page.get_by_text("typed,")).to_be_visible()
         assert_accessible(page)
+        if width > 1000:
+            for panel in ("Chat settings", "Storage", "Memory plan"):
+                page.get_by_role("button", name=panel).first.click()
+            expect(button(page, "Verify")).to_be_visible()
+            assert_accessible(page)
         button(page, "Edit message").first.click()
         assert_accessible(page)
         page.keyboard.press("Escape")
