@@ -26,6 +26,10 @@ MAX_UPLOAD_BYTES = 64 * 2**20
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
+QUEUE_POLL_S = 0.02
+"""How often Gradio's queue, one for each language, looks for clicks. Its own thousand times a second take time from the
+model thread, and from a battery when nobody is there."""
+
 STYLE_SHEETS = ("chat", "side", "content", "writing")
 
 PAGE_SCRIPTS = ("page", "editor", "focus", "composer", "keys")
@@ -56,6 +60,7 @@ def build_page(service: ChatService, texts: Texts) -> gr.Blocks:
     page: gr.Blocks
     with gr.Blocks(title=texts.APP_NAME, analytics_enabled=False, fill_height=True, delete_cache=(3600, 3600)) as page:
         bind(service, lay_out(texts, service.model_info), texts)
+    page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_POLL_S
     return page
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
-from chatcache.events import CacheEvent, DoneEvent, StatusEvent, TextEvent
+from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
 from chatcache.reports import CacheReport
 from chatcache.stats import Sampling
 from chatcache.turn import Turn
@@ -34,7 +35,7 @@ from chatcache.ui.view import View, load_view
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
-UPDATE_INTERVAL_S = 0.06
+UPDATE_INTERVAL_S = 0.1
 CHANGE_TIMEOUT_S = 2.0
 """How long a look for changes may hold its thread: so long, at most, does a server that ends wait for it."""
 
@@ -250,10 +251,10 @@ async def tail(
     while not watch.left.is_set():
         events = turn.events_since(start)
         start += len(events)
+        for is_reasoning, text in _texts_of(events):
+            reply.add_text(text, is_reasoning=is_reasoning)
         for event in events:
             match event:
-                case TextEvent(text=text, is_reasoning=is_reasoning):
-                    reply.add_text(text, is_reasoning=is_reasoning)
                 case StatusEvent():
                     reply.set_status(texts.status(event))
                 case CacheEvent(message=message):
@@ -263,3 +264,10 @@ async def tail(
         if events:
             yield reply
         await watch.pause(interval_s)
+
+
+def _texts_of(events: Sequence[Event]) -> Iterator[tuple[bool, str]]:
+    """What the events add to the reasoning (True) or the answer, run by run: text is rendered once per update."""
+    pieces = (event for event in events if isinstance(event, TextEvent))
+    for is_reasoning, run in itertools.groupby(pieces, key=lambda piece: piece.is_reasoning):
+        yield is_reasoning, "".join(piece.text for piece in run)
