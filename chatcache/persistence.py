@@ -11,13 +11,10 @@ eviction needs no undoing here; the next one finds what is missing.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
@@ -29,7 +26,7 @@ from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
 from chatcache.session_key import SessionKey
-from chatcache.writer_pace import WriterPace
+from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_format import FileKind
@@ -39,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
-WRITER_NICENESS = 10
-"""A tenth of a core is left to the writer where all are busy."""
 
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
@@ -69,7 +64,7 @@ class Persistence:
         self._codecs: dict[str, SegmentCodec | None] = {}  # by kind
         self._learn(kind)
         self._writer = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="chatcache-writer", initializer=_yield_to_others
+            max_workers=1, thread_name_prefix="chatcache-writer", initializer=yield_to_others
         )
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
@@ -334,13 +329,6 @@ class Persistence:
             with self._lock:
                 self._namespaces[owner, kind] = known
         return known
-
-
-def _yield_to_others() -> None:
-    """Writing can wait, decoding cannot: on Linux a thread has a priority of its own."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:
