@@ -13,6 +13,7 @@ from torch import Tensor
 
 INT4_GROUP = 32
 _MOST_STEPS, _FEWEST_STEPS = 15, 8
+_BLOCK_WEIGHTS = 2**17
 _ON_GRID_WITHIN = 0.1
 """Of a step. Values of a 4-bit grid that were rounded to bfloat16 lie within 0.05 of it."""
 
@@ -74,13 +75,20 @@ def pack_int4(weight: Tensor) -> tuple[Int4Matrix, Tensor]:
 
     Weights that lie on a 4-bit grid, as those of a converted 4-bit GGUF do, keep exactly their codes.
     """
+    # Block by block: what is worked on stays in the processor, which takes a third of the time.
+    blocks = [_coded(rows) for rows in weight.split(max(_BLOCK_WEIGHTS // weight.shape[1], 1))]
+    codes, scales, values = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    return Int4Matrix(packed, scales.transpose(0, 1).contiguous()), values
+
+
+def _coded(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, `[out, groups, 2]` steps and middles, and the values these stand for."""
     groups = weight.float().unflatten(1, (-1, INT4_GROUP))
     codes, steps, least = _on_grid(groups)
     steps, middles = steps.to(weight.dtype), (least + 8 * steps).to(weight.dtype)
     values = ((codes - 8) * steps.float() + middles.float()).to(weight.dtype).flatten(1)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32).flatten(1), 1)
-    scales = torch.cat([steps, middles], dim=2).transpose(0, 1).contiguous()
-    return Int4Matrix(packed, scales), values
+    return codes.to(torch.int32).flatten(1), torch.cat([steps, middles], dim=2), values
 
 
 def _on_grid(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
