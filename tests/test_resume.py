@@ -215,20 +215,26 @@ def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, 
 
 
 class SlowDisk:
-    """Every segment is read only when the test lets it."""
+    """Segments are read in the order in which they are asked for, and only as many as the test lets be."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._may_read = threading.Semaphore(0)
+        self._changed = threading.Condition()
+        self._num_asked = self._num_allowed = 0
         read = SegmentFolder.read
 
         def slow(folder: SegmentFolder, name: str) -> object:
-            assert self._may_read.acquire(timeout=30)
+            with self._changed:
+                number = self._num_asked
+                self._num_asked += 1
+                assert self._changed.wait_for(lambda: number < self._num_allowed, timeout=30)
             return read(folder, name)
 
         monkeypatch.setattr(SegmentFolder, "read", slow)
 
     def allow(self, num_reads: int) -> None:
-        self._may_read.release(num_reads)
+        with self._changed:
+            self._num_allowed += num_reads
+            self._changed.notify_all()
 
 
 @pytest.fixture
