@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -215,7 +216,7 @@ def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, 
 
 
 class SlowDisk:
-    """Segments are read in the order in which they are asked for, and only as many as the test lets be."""
+    """Segments are read only when the test lets them be."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._changed = threading.Condition()
@@ -226,14 +227,22 @@ class SlowDisk:
             with self._changed:
                 number = self._num_asked
                 self._num_asked += 1
+                self._changed.notify_all()
                 assert self._changed.wait_for(lambda: number < self._num_allowed, timeout=30)
             return read(folder, name)
 
         monkeypatch.setattr(SegmentFolder, "read", slow)
 
-    def allow(self, num_reads: int) -> None:
+    def allow_first(self, num_reads: int) -> None:
+        """Let that many go on, once all of them wait: two readers work side by side, and the second may come first."""
         with self._changed:
-            self._num_allowed += num_reads
+            assert self._changed.wait_for(lambda: self._num_asked >= num_reads, timeout=30)
+            self._num_allowed = num_reads
+            self._changed.notify_all()
+
+    def allow_all(self) -> None:
+        with self._changed:
+            self._num_allowed = sys.maxsize
             self._changed.notify_all()
 
 
@@ -254,13 +263,13 @@ def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service:
         resuming = service.send(stored_chat, "Three", GREEDY)
-        disk.allow(2)
+        disk.allow_first(2)
         states = (event for event in resuming.events() if isinstance(event, StatusEvent))
         assert next(event for event in states if event.phase is Phase.RESTORING and event.done)
         other = service.create_session()
         send(service, other.id, "Something else", Sampling(temperature=0.0, max_new_tokens=40))
         assert resuming.events_since(0)[-1].phase is Phase.RESTORING
-        disk.allow(1000)
+        disk.allow_all()
         stats = resuming.result(TIMEOUT_S).stats
         last = [event for event in resuming.events() if getattr(event, "phase", None) is Phase.RESTORING][-1]
         assert (last.done, last.total) == (stats.num_cached_tokens, stats.num_cached_tokens)
@@ -273,7 +282,7 @@ def test_stopping_while_a_chat_is_restored_keeps_what_was_restored(
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
         turn = service.send(stored_chat, "Three", GREEDY)
-        disk.allow(2)
+        disk.allow_first(2)
         states = (event for event in turn.events() if isinstance(event, StatusEvent))
         done = next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
         forwarded.clear()
@@ -282,7 +291,7 @@ def test_stopping_while_a_chat_is_restored_keeps_what_was_restored(
         assert reply.stats.finish_reason is FinishReason.CANCELLED
         assert forwarded == []
         assert service.cache_report(stored_chat).num_tokens >= done
-        disk.allow(1000)
+        disk.allow_all()
         again = service.regenerate(stored_chat, sampling=GREEDY).result(TIMEOUT_S)
         assert {reuse.source for reuse in again.stats.reuse} == {"live", "disk"}
         assert again.stats.num_computed_tokens < 25, "the message that was stopped, nothing else"
@@ -294,12 +303,12 @@ def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow(2)
+        disk.allow_first(2)
         while service.cache_report(stored_chat).num_tokens == 0:
             time.sleep(0.001)
         turn = service.send(stored_chat, "Three", GREEDY)
         assert prefetched.result(30) > 0
-        disk.allow(1000)
+        disk.allow_all()
         stats = turn.result(TIMEOUT_S).stats
         assert stats.reuse == (Reuse("disk", stats.num_cached_tokens),)
         assert stats.miss_reason is None
@@ -311,12 +320,12 @@ def test_dropping_a_cache_during_a_prefetch_ends_it(
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow(2)
+        disk.allow_first(2)
         while service.cache_report(stored_chat).num_tokens == 0:
             time.sleep(0.001)
         service.drop_cache(stored_chat)
         assert prefetched.result(30) == 0
-        disk.allow(1000)
+        disk.allow_all()
         assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
 
 
