@@ -195,6 +195,32 @@ def test_exported_ranges_rebuild_a_cache_that_goes_on_exactly_as_the_old_one(nam
     assert torch.equal(feed(name, held, ids[50:]), feed(name, restored, ids[50:]))
 
 
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_cache_that_is_being_taken_in_is_used_only_as_far_as_its_state_has_come(name: str) -> None:
+    ids, other = random_ids(30), random_ids(9, seed=3)
+    origin = dynamic(name, ids[:10])
+    origin.keep_state()
+    feed(name, origin, ids[10:])
+    expected = {
+        10: feed(name, dynamic(name, ids[:10]), other),
+        30: feed(name, dynamic(name, ids[:10], ids[10:]), other),
+    }
+    filling = dynamic(name)
+    for start, stop, num_usable in ((0, 5, 0), (5, 10, 10), (10, 20, 10), (20, 30, 30)):
+        filling.import_(origin.export(start, stop))
+        assert filling.nearest_length(stop) == num_usable
+        assert {state.num_tokens for state in filling.export(0, stop).states} <= {10, 30}
+        copied = filling.fork(stop)
+        assert list(copied.token_ids) == ids[:num_usable]
+        if num_usable:
+            assert torch.equal(feed(name, copied, other), expected[num_usable])
+    cut = dynamic(name)
+    for start, stop in ((0, 10), (10, 20)):
+        cut.import_(origin.export(start, stop))
+    assert cut.align([*ids[:20], *other]).num_cached_tokens == 10
+    assert torch.equal(feed(name, cut, other), expected[10])
+
+
 def test_importing_a_range_that_does_not_follow_is_refused() -> None:
     held = dynamic("llama-gqa", random_ids(20))
     with pytest.raises(CacheStateError, match=r"from 5 .* of 20"):

@@ -80,6 +80,8 @@ class SessionCache:
         self._settle_at: int | None = None
         self._was_converted = self._is_mixed = False
         self._kept = KeptStates()
+        self._lacks_state = False
+        """Tokens were taken in without the recurrent state behind them: nothing can go on from there."""
         if make_layers is not None:
             self.cache = Cache(layers=make_layers())
 
@@ -184,8 +186,9 @@ class SessionCache:
         return Alignment(num_kept, num_held - num_kept, None if reason is None else num_kept, reason)
 
     def nearest_length(self, num_tokens: int) -> int:
-        """The most tokens, up to `num_tokens`, that the cache can be cropped to."""
-        return num_tokens if num_tokens == self.num_tokens else self._nearest_restorable(num_tokens)
+        """The most tokens, up to `num_tokens`, that the cache can be cropped to and used with."""
+        is_now = num_tokens == self.num_tokens and not self._lacks_state
+        return num_tokens if is_now else self._nearest_restorable(num_tokens)
 
     @torch.inference_mode()
     def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
@@ -338,6 +341,9 @@ class SessionCache:
             self._kept.add(state)
         if tokens.states and tokens.states[-1].num_tokens == self.num_tokens:
             put_states(layers, tokens.states[-1].layers)
+            self._lacks_state = False
+        elif tokens.token_ids:
+            self._lacks_state = any(map(is_recurrent, layers))
         self.check()
 
     def _state(self, role: StateRole) -> KeptState:
@@ -347,7 +353,7 @@ class SessionCache:
     def _states_between(self, start: int, stop: int) -> tuple[KeptState, ...]:
         """The kept ones, and the one now held if it stands there. That one is not kept by being given out."""
         states = self._kept.between(start, stop)
-        is_now = start < stop == self.num_tokens and stop not in self.kept_positions
+        is_now = start < stop == self.num_tokens and stop not in self.kept_positions and not self._lacks_state
         if not is_now or not any(map(is_recurrent, self._layers())):
             return states
         self._kept.forgotten.add(stop)
@@ -367,6 +373,7 @@ class SessionCache:
         state = None if self.is_croppable else self._kept.nearest(num_tokens)
         if state is not None:
             put_states(self._layers(), state.layers)
+            self._lacks_state = False
         self._kept.crop_to(num_tokens)
         del self._token_ids[num_tokens:]
 
@@ -386,7 +393,7 @@ class SessionCache:
         if self.cache is not None and self._make_layers is not None:
             self.cache.layers[:] = self._make_layers()
         self._token_ids.clear()
-        self._was_converted = self._is_mixed = False
+        self._was_converted = self._is_mixed = self._lacks_state = False
         self._kept = KeptStates()
 
 
