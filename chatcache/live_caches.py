@@ -20,6 +20,7 @@ from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
+from chatcache.restore import Restore
 from chatcache.running_turns import RunningTurns
 from chatcache.session_key import SessionKey
 
@@ -54,13 +55,13 @@ class LiveCache:
 
 class LiveCaches:
     """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
-    `filling`: those that are restored before a turn needs them."""
+    `filling`: what restores those that no turn needs yet; they give way like idle ones."""
 
     def __init__(self, persistence: Persistence | None, room: Room) -> None:
         """`room` keeps the caches within their budget."""
         self.caches: dict[SessionKey, SessionCache] = {}
         self.forms: dict[SessionKey, CacheForm] = {}
-        self.filling: set[SessionKey] = set()
+        self.filling: dict[SessionKey, Restore] = {}
         self.turns = RunningTurns()
         self.room = room
         self._persistence = persistence
@@ -121,8 +122,8 @@ class LiveCaches:
 
     def idle(self, *kept: SessionKey) -> list[IdleCache[SessionKey]]:
         """The caches that may leave memory, all but `kept`."""
-        in_use = {*self.turns.active, *self.filling, *kept}
-        return [IdleCache(key, self.budget.held(key)) for key in self.caches if key not in in_use]
+        in_use, budget = {*self.turns.active, *kept}, self.budget
+        return [IdleCache(key, budget.held(key)) for key in self.caches if key not in in_use]
 
     def can_spill(self, key: SessionKey, num_tokens: int | None) -> bool:
         """Whether idle caches can make the room; see `spill`."""
@@ -192,6 +193,8 @@ class LiveCaches:
     def _spill(self, keys: Sequence[SessionKey]) -> Spilled:
         num_unsaved = 0
         for key in keys:
+            if (restore := self.filling.pop(key, None)) is not None:
+                restore.end()
             if not self.save_at_last(key):
                 num_unsaved += 1
             # Emptied, not only forgotten: a turn may still know the value.

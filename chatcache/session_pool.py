@@ -77,7 +77,6 @@ class SessionPool:
         self._persistence = persistence
         self.live = LiveCaches(persistence, room or Room())
         self._dropped: set[SessionKey] = set()  # while a turn uses it
-        self._prefetches: dict[SessionKey, Restore] = {}  # under way
         self._prefetched: dict[SessionKey, _Prefetched] = {}  # until the next turn, which says so
 
     def acquire(
@@ -173,14 +172,14 @@ class SessionPool:
         if acquired.restore is None:
             self.live.settle(key)
             return False
-        self._prefetches[key] = acquired.restore
-        self.live.filling.add(key)
+        self.live.filling[key] = acquired.restore
         return True
 
     def prefetch_more(self, owner: str, session_id: str) -> bool:
-        """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest."""
+        """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest; so
+        does one of another session that needs the memory."""
         key = SessionKey(owner, session_id)
-        restore = self._prefetches.get(key)
+        restore = self.live.filling.get(key)
         if restore is None or not restore.step():
             return restore is not None
         self._end_prefetch(key)
@@ -285,8 +284,9 @@ class SessionPool:
         num_tokens = len(ids)
         has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
         if not has_room and cache.can_be_shortened:
-            cache.shorten()
-            has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
+            self.live.shorten(key)
+            has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
+            spilled += more
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
             has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
@@ -297,8 +297,7 @@ class SessionPool:
 
     def _end_prefetch(self, key: SessionKey) -> None:
         """The tokens a prefetch has brought stay, and the next turn is told of them."""
-        restore = self._prefetches.pop(key, None)
-        self.live.filling.discard(key)
+        restore = self.live.filling.pop(key, None)
         if restore is not None:
             restore.end()
             self.live.settle(key)

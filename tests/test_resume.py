@@ -314,6 +314,29 @@ def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
         assert stats.miss_reason is None
 
 
+def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow_first(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        budget = runtime_of(service).pool.budget
+        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
+        turn = service.send(service.create_session().id, "Hello", GREEDY)
+        assert prefetched.result(30) == 0
+        disk.allow_all()
+        stats = turn.result(TIMEOUT_S).stats
+        assert (stats.finish_reason, stats.cache_kind) == (FinishReason.LENGTH, "dynamic")
+        assert [e.kind for e in turn.events() if isinstance(e, CacheEvent) and e.kind != "restored"] == ["spill"]
+        budget.limit_bytes = unlimited
+        back = send(service, stored_chat, "Three").stats
+        assert back.miss_reason is None
+        assert {reuse.source for reuse in back.reuse} <= {"prefix", "disk"}
+
+
 def test_dropping_a_cache_during_a_prefetch_ends_it(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

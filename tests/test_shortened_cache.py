@@ -17,6 +17,7 @@ from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
+from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
 from chatcache.turn import Turn
@@ -220,6 +221,29 @@ def test_a_chat_that_runs_short_of_memory_goes_on_with_shortened_layers_and_says
         resumed, _ = ended(service.send(session.id, texts[1], SAMPLING))
         assert resumed.message.token_ids == expected[1].message.token_ids
         assert resumed.stats.num_computed_tokens == 1
+
+
+def test_what_is_not_on_disk_yet_is_saved_before_layers_forget_it(
+    gemma: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatcache.prefill_chunks.ChunkSchedule.num_tokens", lambda *_: 128)
+    text = "and " * 300  # needs another block
+    with open_service(gemma, tmp_path) as service:
+        session = service.create_session()
+        with monkeypatch.context() as patch:
+            patch.setattr(Persistence, "save", lambda *_, **__: False)
+            for earlier in ("word " * 150, "again " * 200):
+                ended(service.send(session.id, earlier, SAMPLING))
+        num_tokens = service.cache_report(session.id).num_tokens + service.count_tokens(text) + 50
+        budget = budget_for(-(-num_tokens // BLOCK_TOKENS) * BLOCK_TOKENS, 5 * BLOCK_TOKENS)
+        runtime_of(service).pool.budget.limit_bytes = budget
+        reply, kinds = ended(service.send(session.id, text, SAMPLING))
+        assert kinds == ["shorten"]
+        assert service.cache_report(session.id).problem is None
+    with open_service(gemma, tmp_path) as service:
+        again, _ = ended(service.regenerate(session.id, sampling=SAMPLING))
+        assert again.stats.num_computed_tokens == 1
+        assert again.message.token_ids == reply.message.token_ids
 
 
 @pytest.mark.slow
