@@ -211,11 +211,9 @@ class TurnRun:
         if has_ended:
             acquired = self._restored(acquired)
             if restore.ran_out_of_memory and self._relief.relieve_restore(acquired.cache):
-                self._acquired = self._pool.restore_rest(
-                    self._request.owner, self._request.session_id, acquired, self._ids
-                )
-            else:
-                self._acquired = acquired
+                acquired = self._pool.restore_rest(self._request.owner, self._request.session_id, acquired, self._ids)
+            self._acquired = acquired
+            if acquired.restore is None:
                 self._tell_reuse(acquired)
         return False
 

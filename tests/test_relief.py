@@ -19,6 +19,7 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import TokenBuffer
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
+from chatcache.live_caches import LiveCaches, Spilled
 from chatcache.loader import LoadedModel
 from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
@@ -382,6 +383,26 @@ def test_a_restore_that_runs_out_of_memory_is_tried_once_more(
             assert reply.stats.miss_reason is None
         else:
             assert reply.stats.num_cached_tokens < num_held
+
+
+def test_a_restore_for_which_there_is_no_room_any_more_is_told(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_service(loaded, tmp_path) as service:
+        session = service.create_session()
+        run(service.send(session.id, "word " * 150, GREEDY))
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(LiveCaches, "reserve_or_spill", lambda *_: (False, Spilled()))
+        raise torch.OutOfMemoryError
+
+    with open_service(loaded, tmp_path) as service:
+        monkeypatch.setattr(SessionCache, "import_", fail)
+        reply, events = run(service.send(session.id, "Go on", GREEDY))
+    assert [event.kind for event in events] == ["retry", "not-restored"]
+    assert reply.stats.finish_reason is FinishReason.LENGTH
+    assert reply.stats.num_cached_tokens == 0
+    assert events[-1].message in reply.stats.fallbacks
 
 
 def test_without_memory_for_anything_the_reply_stops_and_the_next_one_works(
