@@ -96,12 +96,13 @@ class ChatCaches(OwnedSessions):
         """
         self.get_session(session_id)
         runtime = self._runtime
-        with runtime.session_lock(session_id), translated_store_errors():
-            turn = runtime.runner.active(session_id)
-            if turn is not None:
-                turn.result()
-            runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
-            return runtime.persistence.release(self._owner, session_id)
+        while True:
+            if (turn := runtime.runner.active(session_id)) is not None:
+                turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
+            with runtime.session_lock(session_id), translated_store_errors():
+                if runtime.runner.active(session_id) is None:
+                    runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
+                    return runtime.persistence.release(self._owner, session_id)
 
     def drop_all_caches(self) -> int:
         """`drop_cache` for all chats of this owner."""

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from services import GREEDY, counted_forwards, every_message, open_service
+from services import GREEDY, counted_forwards, every_message, open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.errors import (
@@ -461,6 +462,30 @@ def test_dropping_the_cache_loses_no_word_and_is_reported(service: ChatService) 
     assert reply.stats.miss_reason is MissReason.NO_CACHE
     assert reply.stats.num_cached_tokens == 0
     assert len(service.messages(session.id)) == 4
+
+
+def test_while_dropping_a_cache_waits_for_a_turn_the_chat_can_be_rolled_back(
+    service: ChatService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = service.create_session()
+    may_begin, waits, stops = (threading.Event() for _ in range(3))
+    result, stop = Turn.result, Turn.stop
+    monkeypatch.setattr(Turn, "result", lambda self, *timeout_s: (waits.set(), result(self, *timeout_s))[1])
+    monkeypatch.setattr(Turn, "stop", lambda self: (stops.set(), stop(self))[1])
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(runtime_of(service).scheduler.call, lambda: may_begin.wait(TIMEOUT_S))
+        turn = service.send(session.id, "One", LONG)
+        try:
+            dropped = pool.submit(service.drop_cache, session.id)
+            assert waits.wait(10)
+            rolled_back = pool.submit(service.rollback, session.id)
+            assert stops.wait(10)
+        finally:
+            may_begin.set()
+        assert turn.result(TIMEOUT_S).stats.finish_reason is FinishReason.CANCELLED
+        assert rolled_back.result(TIMEOUT_S).undone.id == turn.reply_id
+        dropped.result(TIMEOUT_S)
+    assert not service.cache_report(session.id).is_live
 
 
 def test_a_restart_keeps_every_word_and_every_alternative(tiny_llama: LoadedModel, tmp_path: Path) -> None:
