@@ -96,6 +96,7 @@ class Runtime:
             notices=loaded.notices,
         )
         self._verifications: dict[str, Verification] = {}  # by owner, the last of each
+        self._verifications_lock = threading.Lock()
         self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
         self._locks_lock = threading.Lock()
         self._close_lock = threading.Lock()
@@ -156,8 +157,10 @@ class Runtime:
         )
 
     def verify(self, owner: str) -> Verification:
-        """The check of the owner's stored caches that runs, or a new one."""
-        with self._locks_lock:
+        """The check of the owner's stored caches that runs, or a new one. Raises StorageError after `close`."""
+        with self._verifications_lock:
+            if self.changes.is_closed:
+                raise StorageError("chatcache has been closed. Start it again to check what is stored.")
             running = self._verifications.get(owner)
             if running is None or running.done:
                 running = Verification(partial(self.segments.verify, owner), WriterPace(lambda: self.scheduler.is_busy))
@@ -181,7 +184,9 @@ class Runtime:
                 self.scheduler.call(self.pool.live.save_all)
             self.scheduler.close()
         self.persistence.close()
-        for verification in self._verifications.values():
+        with self._verifications_lock:
+            verifications = list(self._verifications.values())
+        for verification in verifications:
             verification.stop()
         self.database.close()
         self._temporary.close()
