@@ -1,4 +1,4 @@
-"""The settings of a chat: which there are, and what each may be for the loaded model."""
+"""The settings of a chat: which there are, what each may be for the loaded model, and what stored ones ask for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatcache.cache_form import SETTING as CACHE
-from chatcache.context_window import CONTEXT_FULL_CHOICES
+from chatcache.context_window import CONTEXT_FULL_CHOICES, STOP
 from chatcache.errors import ChatCacheError, InvalidInputError, UnsupportedOptionError
 from chatcache.reports import ModelInfo
 
@@ -14,9 +14,26 @@ THINKING = "thinking"
 CONTEXT_FULL = "context_full"
 PROMPT_LOOKUP = "prompt_lookup"
 NAMES = (THINKING, CONTEXT_FULL, PROMPT_LOOKUP, CACHE)
-
-
 MOST_PROBLEMS = 5
+
+
+# Of stored settings, values that mean nothing (an import keeps them) count as never set.
+
+
+def is_thinking(settings: Mapping[str, Any]) -> bool | None:
+    """Whether the model is to think; None leaves it to the model's template."""
+    value = settings.get(THINKING)
+    return value if isinstance(value, bool) else None
+
+
+def drops_oldest(settings: Mapping[str, Any]) -> bool:
+    """Whether the oldest turns are left out when the context is full."""
+    return settings.get(CONTEXT_FULL) != STOP
+
+
+def looks_up_prompt(settings: Mapping[str, Any]) -> bool:
+    """Whether tokens are guessed from what was said before."""
+    return settings.get(PROMPT_LOOKUP) is True
 
 
 def problems_of(settings: Mapping[str, Any], model: ModelInfo) -> tuple[str, ...]:

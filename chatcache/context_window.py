@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-CONTEXT_FULL_CHOICES = ("drop-oldest", "stop")
+DROP_OLDEST, STOP = "drop-oldest", "stop"
+CONTEXT_FULL_CHOICES = (DROP_OLDEST, STOP)
 """What a chat does when its context is full; the first one is the default."""
 ROOM_SHARE = 1 / 4
 """A reply has room for all it may write, but at most for this share of the window."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from chatcache.cache_form import CacheForm, CacheForms
-from chatcache.context_window import CONTEXT_FULL_CHOICES, ContextWindow
+from chatcache.chat_settings import drops_oldest, is_thinking, looks_up_prompt
+from chatcache.context_window import ContextWindow
 from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
@@ -99,7 +100,7 @@ class TurnStarter:
             starts_in_reasoning=prompt.starts_in_reasoning,
             context_start=context_start,
             num_left_out=context_start - inherited,
-            prompt_lookup=session.settings.get("prompt_lookup", False),
+            prompt_lookup=looks_up_prompt(session.settings),
             form=form,
             num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
         )
@@ -173,8 +174,7 @@ class TurnStarter:
             prompts[start] = self._prompt(session, messages[start:])
             return len(prompts[start].token_ids) + num_prior
 
-        may_drop = session.settings.get("context_full", CONTEXT_FULL_CHOICES[0]) == "drop-oldest"
-        starts = range(start, len(messages) if may_drop else start + 1, 2)
+        starts = range(start, len(messages) if drops_oldest(session.settings) else start + 1, 2)
         start = window.choose_start(starts, num_tokens_from)
         prompt = prompts.get(start) or self._prompt(session, messages[start:])
         self._refuse_if_full(len(prompt.token_ids) + num_prior)
@@ -240,9 +240,8 @@ def _start_of(turn: TurnRecord | None, num_messages: int) -> int:
 
 def template_vars_of(session: ChatSession) -> dict[str, Any]:
     """The template's variables: the frozen ones, and the thinking switch as it is set now."""
-    thinking = session.settings.get("thinking")
-    chosen = {"enable_thinking": thinking} if isinstance(thinking, bool) else {}
-    return {**session.template_vars, **chosen}
+    thinking = is_thinking(session.settings)
+    return {**session.template_vars, **({} if thinking is None else {"enable_thinking": thinking})}
 
 
 def _drawn_seed() -> int:

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from chatcache.cache_form import CacheForm, CacheForms
-from chatcache.chat_settings import MOST_PROBLEMS, checked_settings, problems_of
+from chatcache.chat_settings import (
+    MOST_PROBLEMS,
+    checked_settings,
+    drops_oldest,
+    is_thinking,
+    looks_up_prompt,
+    problems_of,
+)
 from chatcache.errors import InvalidInputError, UnsupportedOptionError
 from chatcache.reports import ModelInfo
 from chatcache.stats import Sampling
@@ -79,6 +86,19 @@ def test_what_settings_from_elsewhere_do_not_do_here_is_said_and_no_more_than_ca
     assert "'offloaded' cannot be had with this model" in cache
     assert "no chat setting named colour" in colour
     assert len(problems_of({f"x{n}" * 100: n for n in range(1000)}, MODEL)) == MOST_PROBLEMS
+
+
+@pytest.mark.parametrize("value", [None, "yes", "no", 1, 0, [], {}])
+def test_stored_values_that_mean_nothing_do_nothing(value: Any) -> None:
+    settings = dict.fromkeys(("thinking", "context_full", "prompt_lookup"), value)
+    effects = [(is_thinking(each), drops_oldest(each), looks_up_prompt(each)) for each in (settings, {})]
+    assert effects == [(None, True, False)] * 2
+
+
+def test_stored_settings_do_what_they_say() -> None:
+    assert [is_thinking({"thinking": value}) for value in (True, False)] == [True, False]
+    assert [drops_oldest({"context_full": value}) for value in ("drop-oldest", "stop")] == [True, False]
+    assert [looks_up_prompt({"prompt_lookup": value}) for value in (True, False)] == [True, False]
 
 
 FORMS = CacheForms(CacheForm("dynamic", ("quantized-int8",)), ("dynamic", "quantized-int8"))
