@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, DynamicCache, PreTrainedModel
 
+from chatcache.cache.attention import use_grouped_attention
 from chatcache.cache.kinds import KINDS, KindFit, facts_of, make_session_cache, table_of_kinds
 from chatcache.cache.layers import TokenLayer
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
@@ -229,13 +231,26 @@ def test_a_forward_stays_within_the_planned_workspace(name: str) -> None:
     num_past, num_new = 1030, 200  # within the room that the first forward made
     held = make_session_cache(tiny_model(name), "dynamic")
     forward(tiny_model(name), num_past, held.cache)
-    peak = peak_bytes_of_forward(name, num_new, held.cache)
+    peak = peak_bytes_of_forward(tiny_model(name), num_new, held.cache)
     assert peak <= workspace_bytes(tiny_shape(name), "dynamic", num_past + num_new, num_new) <= 3 * peak
+
+
+@pytest.mark.parametrize("num_new", [4, 200])
+@pytest.mark.parametrize("name", ["llama-gqa", "llama-mha"])
+def test_so_does_one_in_bfloat16_whose_attention_is_multiplied_as_matrices(name: str, num_new: int) -> None:
+    num_past = 2850  # within the room that the first forward made
+    model = copy.deepcopy(tiny_model(name)).bfloat16()
+    use_grouped_attention(model)
+    held = make_session_cache(model, "dynamic")
+    forward(model, num_past, held.cache)
+    peak = peak_bytes_of_forward(model, num_new, held.cache)
+    shape = rehearse(model.config, torch.bfloat16, name)
+    assert peak <= workspace_bytes(shape, "dynamic", num_past + num_new, num_new) <= 3 * peak
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "falcon-h1"])
 def test_a_forward_of_all_tokens_without_a_cache_stays_within_the_planned_workspace(name: str) -> None:
-    peak = peak_bytes_of_forward(name, 600, None)
+    peak = peak_bytes_of_forward(tiny_model(name), 600, None)
     assert peak <= workspace_bytes(tiny_shape(name), "none", 600, 600) <= 3 * peak
 
 
@@ -255,9 +270,9 @@ def used_bytes(layer: Any) -> int:
     return sum(t.nbytes for t in (*tokens, *(t for d in states for t in d)) if isinstance(t, Tensor))
 
 
-def peak_bytes_of_forward(name: str, num_tokens: int, cache: Any) -> int:
+def peak_bytes_of_forward(model: PreTrainedModel, num_tokens: int, cache: Any) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        forward(tiny_model(name), num_tokens, cache)
+        forward(model, num_tokens, cache)
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):

@@ -31,6 +31,7 @@ _MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_a
 _CONFIGS: dict[str, tuple[str, dict]] = {
     "llama-gqa": ("llama", {}),
     "llama-mqa": ("llama", {"num_key_value_heads": 1}),
+    "llama-mha": ("llama", {"num_key_value_heads": 4}),
     "mistral": ("mistral", {"sliding_window": WINDOW, "head_dim": 8}),
     "gemma2": ("gemma2", {"sliding_window": WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3_text", {"sliding_window": WINDOW, "head_dim": 8, "layer_types": _MIXED}),

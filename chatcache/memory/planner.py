@@ -167,9 +167,9 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     With c tokens in the chunk, n in the cache after it, i bytes per value:
     - stream: c x hidden x (4i + 8), the residual and normed copies, two of them in float32;
     - the larger of: MLP, c x widest projection x 3i; and attention, c x query heads x (key + value) x 2i, plus
-      n x query heads x (key + value) x i where shared keys are repeated, plus c x n x query heads x (3i + 4) where
-      all scores are tensors, x 2i where up to `MAX_SCORES` of them are; and a recurrent scan, c (in whole scan
-      chunks) x scan width x 24;
+      n x query heads (in 16 bits, key heads, where these are as many) x (key + value) x i where keys are copied, plus
+      c x n x query heads x (3i + 4) where all scores are tensors, x 2i where up to `MAX_SCORES` of them are; and a
+      recurrent scan, c (in whole scan chunks) x scan width x 24;
     - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
     - quantized kinds: one layer in full precision, and the chunk in all of them until the forward is over;
     - the logits of the last token with what sampling makes of them.
@@ -259,9 +259,11 @@ def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, nu
     q, i, dims = shape.num_attention_heads, shape.itemsize, layer.key_dim + layer.value_dim
     num_visible = _visible_tokens(layer, chunk_tokens, num_tokens)
     states = chunk_tokens * q * dims * 2 * i
-    repeated = num_visible * q * dims * i if has_mask and layer.num_heads < q else 0
+    # Where heads share keys the library repeats them; in 16 bits, on a CPU, they are laid side by side.
+    num_copied_heads = q if has_mask and layer.num_heads < q else layer.num_heads if i == 2 else 0
+    copied = num_visible * num_copied_heads * dims * i
     num_scores = chunk_tokens * num_visible * q
     if shape.has_eager_attention:
-        return states + repeated + num_scores * (3 * i + 4)
+        return states + copied + num_scores * (3 * i + 4)
     # On a CPU, so many scores are tensors in bfloat16, too, before and after their softmax.
-    return states + repeated + (min(num_scores, MAX_SCORES) * 2 * i if i == 2 else 0)
+    return states + copied + (min(num_scores, MAX_SCORES) * 2 * i if i == 2 else 0)
