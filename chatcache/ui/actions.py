@@ -181,9 +181,7 @@ class Actions(Handlers):
         session = self._service.delete(session_of(place))
         if is_temporary:
             return self.go(place, None) | self.notify(self._texts.GONE)
-        return self.go(place, None) | self.notify(
-            self._texts.deleted(session.title), offer=self.undo("undelete", session.id)
-        )
+        return self.go(place, None) | self.say_deleted(session)
 
     def _undelete(self, click: _Click) -> Updates:
         return self.go(click.place, self._service.undelete(click.target).id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
+from chatcache.errors import NotFoundError
 from chatcache.ui.composer_html import render_tally
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
@@ -12,9 +13,13 @@ from chatcache.ui.place import Place
 class Composer(Handlers):
     """The handlers of the events that the message box and its files make."""
 
+    @said_if_refused
     def count(self, sent: object, text: str) -> Updates:
-        """How many tokens are in the box, and how many are left after them; a failure is no matter to tell of."""
-        return {self._page.tally: self._count(Place.from_json(sent), text) if text.strip() else ""}
+        """How many tokens are in the box, and how many are left after them; nothing where the chat is gone."""
+        try:
+            return {self._page.tally: self._count(Place.from_json(sent), text) if text.strip() else ""}
+        except NotFoundError:
+            return {self._page.tally: ""}
 
     @said_if_refused
     def refuse_file(self, event: gr.EventData) -> Updates:

@@ -38,7 +38,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
         )
 
     message.change(None, js=SAY_CHANGED, show_progress="hidden", api_visibility="private")
-    page.tally.typed(composer.count, [place, message], [page.tally], trigger_mode="always_last", **QUIET)
+    page.tally.typed(composer.count, [place, message], [page.tally, page.notice], trigger_mode="always_last", **QUIET)
     page.tally.refused(composer.refuse_file, None, [page.notice], **QUIET)
 
     followed = [getattr(page, name) for name in FOLLOWED]

@@ -24,8 +24,8 @@ from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.gauge import Gauge
+from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.layout import Page
-from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
@@ -42,23 +42,21 @@ CHANGE_TIMEOUT_S = 2.0
 NUM_WATCHERS = 64
 
 T = TypeVar("T")
-Updates = dict[Any, Any]
 
 
-class Follower:
+class Follower(Handlers):
     """Makes the updates of one page's components for any number of tabs, each known by its Gradio session hash."""
 
     def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
-        self._service = service
-        self._texts = texts
-        self._page = page
+        super().__init__(service, page, texts)
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
         self._watches: dict[str, Watch] = {}
 
     async def resume(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
         """Follow again if this tab's follower has ended; else nothing."""
-        if (request.session_hash or "") in self._watches:
-            yield self._nothing()  # Gradio empties every output of a handler that ends without an update
+        watch = self._watches.get(request.session_hash or "")
+        if watch is not None and not watch.left.is_set():
+            yield self.nothing()
             return
         async for updates in self.follow(sent_place, request):
             yield updates
@@ -85,7 +83,7 @@ class Follower:
             async for updates in self._look(Place.from_json(sent_place), watch):
                 yield updates
             # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
-            yield self._nothing()
+            yield self.nothing()
         finally:
             watch.ended.set()
             if self._watches.get(tab) is watch:
@@ -98,6 +96,7 @@ class Follower:
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
         cache: Updates = {}
+        painted: Updates = {}
         gauge: Updates = {self._page.gauge: ""}
         while not self._is_over(watch):
             try:
@@ -118,14 +117,14 @@ class Follower:
                     yield painted | cache
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing(Notice(self._texts.UNKNOWN_SESSION, is_error=True))
+                yield self._paint_nothing() | self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
                 return
             except Exception as error:
                 if self._service.is_closed:
                     return  # it ended while this looked
+                yield painted | self.refuse(error)
                 if not isinstance(error, ChatCacheError):
-                    raise
-                yield {self._page.notice: render_notice(self._texts, Notice(str(error), is_error=True))}
+                    return  # the page looks again in a while
                 await watch.pause(CHANGE_TIMEOUT_S)
 
     def _paint(self, view: View) -> Updates:
@@ -152,16 +151,12 @@ class Follower:
             page.stored_settings: stored_mark(session, self._service.model_info),
         }
         if session.deleted_at is not None:
-            # The same as `Actions.delete` says: whichever of the two comes last, the person reads one thing.
-            updates[page.notice] = render_notice(
-                self._texts,
-                Notice(self._texts.deleted(session.title), offer=Offer(self._texts.UNDO, "undelete", session.id)),
-            )
+            updates |= self.say_deleted(session)
         return updates
 
-    def _paint_nothing(self, notice: Notice | None = None, *, is_temporary: bool = False) -> Updates:
+    def _paint_nothing(self, *, is_temporary: bool = False) -> Updates:
         page = self._page
-        updates: Updates = {
+        return {
             page.seen: Seen().to_json(),
             page.title: render_title(self._texts, self._texts.NEW_CHAT, is_temporary=is_temporary),
             page.session_tools: gr.update(visible=False),
@@ -174,9 +169,6 @@ class Follower:
             page.gauge: "",
             page.stored_settings: stored_mark(None, self._service.model_info),
         }
-        if notice is not None:
-            updates[page.notice] = render_notice(self._texts, notice)
-        return updates
 
     def _summarize(self, view: View) -> Updates:
         """The cache as the last turn left it, until the model thread has time to say what is in memory."""
@@ -203,9 +195,6 @@ class Follower:
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.left.is_set() or self._service.is_closed
-
-    def _nothing(self) -> Updates:
-        return {self._page.notice: gr.skip()}
 
     async def _wait_for_change(self, view: View, watch: Watch) -> None:
         session, version = view.session, view.session.version

@@ -14,6 +14,7 @@ from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place
 from chatcache.ui.texts import Texts
+from storage.records import ChatSession
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -47,6 +48,17 @@ class Handlers:
             self._page.notice: "",
         }
 
+    def say_deleted(self, session: ChatSession) -> Updates:
+        """Where a chat is now, and the way back. Whoever says it, the person reads one thing."""
+        return self.notify(self._texts.deleted(session.title), offer=self.undo("undelete", session.id))
+
+    def refuse(self, error: Exception) -> Updates:
+        """What an error means to the person; one that is none of ours is logged as well."""
+        if isinstance(error, ChatCacheError):
+            return self.notify(str(error), is_error=True)
+        logger.error("The page met an error that it does not know", exc_info=error)
+        return self.notify(self._texts.UNEXPECTED, is_error=True)
+
     def nothing(self) -> Updates:
         """Gradio empties the outputs of a handler that names none."""
         return {self._page.notice: gr.skip()}
@@ -59,11 +71,8 @@ def said_if_refused(handler: Callable[Concatenate[H, P], Updates]) -> Callable[C
     def guarded(self: H, /, *args: P.args, **kwargs: P.kwargs) -> Updates:
         try:
             return handler(self, *args, **kwargs)
-        except ChatCacheError as error:
-            return self.notify(str(error), is_error=True)
-        except Exception:
-            logger.exception("The handler %s failed", handler.__name__)
-            return self.notify(self._texts.UNEXPECTED, is_error=True)
+        except Exception as error:
+            return self.refuse(error)
 
     return cast("Callable[Concatenate[H, P], Updates]", guarded)
 

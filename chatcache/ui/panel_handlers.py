@@ -12,7 +12,14 @@ from chatcache.library_calls import first_sentence
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
 from chatcache.ui.plan_panel import render_plan
-from chatcache.ui.storage_panel import NUM_CHATS_SHOWN, StoredChat, render_storage, say_progress, say_verified
+from chatcache.ui.storage_panel import (
+    NUM_CHATS_SHOWN,
+    StoredChat,
+    render_storage,
+    render_waiting,
+    say_progress,
+    say_verified,
+)
 from chatcache.verification import Verification
 
 PROGRESS_INTERVAL_S = 0.5
@@ -48,10 +55,10 @@ class PanelHandlers(Handlers):
                 yield await asyncio.to_thread(self._storage, sent, said=said, is_busy=True)
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
             yield await asyncio.to_thread(self._storage, sent, said=self._found(check))
-        except Exception:
-            if not self._service.is_closed:
-                raise
-            yield self.nothing()
+        except Exception as error:
+            # The panel is read anew then: it is not left saying that a check runs.
+            waits = {self._page.side.storage.content: render_waiting(self._texts)}
+            yield self.nothing() if self._service.is_closed else self.refuse(error) | waits
 
     @said_if_refused
     def show_plan(self, context_tokens: float, num_chats: float | None, kind: str) -> Updates:

@@ -9,6 +9,7 @@ import gradio as gr
 
 from chatcache.reports import ModelInfo
 from chatcache.ui.settings_panel import SettingsPanel, lay_out_settings
+from chatcache.ui.storage_panel import render_waiting
 from chatcache.ui.texts import Texts
 
 
@@ -47,7 +48,7 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
             settings = lay_out_settings(texts, model, script("settings"))
             with gr.Accordion(texts.STORAGE, open=False, elem_id="storage") as storage_folder:
                 stored = gr.HTML(
-                    f'<p class="quiet">{texts.STORAGE_WAITS}</p>',
+                    render_waiting(texts),
                     js_on_load=script("storage"),
                     elem_id="stored-caches",
                     apply_default_css=False,

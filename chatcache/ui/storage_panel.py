@@ -60,6 +60,11 @@ def render_storage(
     return f"{bar}{listed}<dl>{rows}</dl>{told}{_render_buttons(texts, is_asking=is_asking, is_busy=is_busy)}"
 
 
+def render_waiting(texts: Texts) -> str:
+    """The panel until it is known what is stored."""
+    return f'<p class="quiet">{texts.STORAGE_WAITS}</p>'
+
+
 def say_progress(texts: Texts, progress: VerifyProgress) -> str:
     return texts.verifying(progress.num_checked, progress.num_files) if progress.num_files else texts.VERIFY_STARTS
 

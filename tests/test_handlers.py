@@ -1,0 +1,110 @@
+"""What the page's handlers say where something goes wrong, over a real service and without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gradio as gr
+import pytest
+from markup import Elements
+from services import open_service
+
+from chatcache.chat import ChatService
+from chatcache.errors import StorageError
+from chatcache.loader import LoadedModel
+from chatcache.ui.composer import Composer
+from chatcache.ui.follow import Follower
+from chatcache.ui.handlers import Updates
+from chatcache.ui.layout import Page, lay_out
+from chatcache.ui.panel_handlers import PanelHandlers
+from chatcache.ui.place import Place
+from chatcache.ui.texts import ENGLISH as texts
+
+TAB = cast(gr.Request, SimpleNamespace(session_hash="tab"))
+NOWHERE = Place(session_id="00000000-0000-4000-8000-000000000000")
+
+
+@pytest.fixture(scope="module")
+def service(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatService]:
+    with open_service(tiny_llama, tmp_path_factory.mktemp("handlers")) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def page(service: ChatService) -> Page:
+    async def laid_out() -> Page:
+        with gr.Blocks():
+            return lay_out(texts, service.model_info)
+
+    return asyncio.run(laid_out())  # where no event loop runs, Gradio makes one that nobody closes
+
+
+def told(page: Page, updates: Updates) -> str:
+    return Elements(updates[page.notice]).text
+
+
+async def all_of(updates: AsyncIterator[Updates]) -> list[Updates]:
+    return [update async for update in updates]
+
+
+def failing(error: Exception) -> Any:
+    def fail(*_args: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_what_is_typed_for_a_chat_that_is_gone_is_not_counted(service: ChatService, page: Page) -> None:
+    count = Composer(service, page, texts).count
+    assert count(NOWHERE.to_json(), "Some words.") == {page.tally: ""}
+    assert "typed" in count(Place().to_json(), "Some words.")[page.tally]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(StorageError("The disk is gone."), "The disk is gone."), (OSError("x"), texts.UNEXPECTED)]
+)
+def test_a_check_that_fails_says_so_and_leaves_no_panel_that_waits_for_it(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    monkeypatch.setattr(service, "verify_caches", failing(error))
+    (update,) = asyncio.run(all_of(PanelHandlers(service, page, texts).verify(Place().to_json())))
+    assert said in told(page, update)
+    assert "disabled" not in update[page.side.storage.content]
+
+
+def test_a_follower_that_fails_says_so_and_begins_anew_when_it_is_asked_to(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, place = Follower(service, page, texts), Place().at(service.create_session().id).to_json()
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "get_session", failing(RuntimeError("x")))
+        updates = asyncio.run(all_of(follower.follow(place, TAB)))
+    assert texts.UNEXPECTED in told(page, updates[0])
+
+    async def resumed() -> Updates:
+        following = follower.resume(place, TAB)
+        painted = await anext(following)
+        await follower.leave(TAB)
+        await all_of(following)
+        return painted
+
+    assert page.transcript in asyncio.run(resumed())
+
+
+def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(service: ChatService, page: Page) -> None:
+    follower, place = Follower(service, page, texts), Place().at(service.create_session().id).to_json()
+
+    async def left_and_back() -> Updates:
+        first = follower.follow(place, TAB)
+        await anext(first)
+        await follower.leave(TAB)
+        second = follower.resume(place, TAB)
+        painted, _ = await asyncio.gather(anext(second), all_of(first))
+        await follower.leave(TAB)
+        await all_of(second)
+        return painted
+
+    assert page.transcript in asyncio.run(left_and_back())
