@@ -18,9 +18,15 @@
       return {};
     }
   };
+  // Of a temporary chat nothing is stored, here as little as on the server: its draft lives as long as the tab.
+  const fleeting = new Map();
+  let isTemporary = false;
   const keepDraft = (key, text) => {
+    const stays = text.trim() && !isTemporary;
+    if (stays) fleeting.delete(key);
+    else fleeting.set(key, text);
     const others = Object.entries(drafts()).filter(([name]) => name !== key);
-    const all = text.trim() ? [...others, [key, text]] : others;
+    const all = stays ? [...others, [key, text]] : others;
     try {
       localStorage.setItem(DRAFTS, JSON.stringify(Object.fromEntries(all.slice(-MAX_DRAFTS))));
     } catch {
@@ -35,8 +41,11 @@
     if (!box || box.disabled) setTimeout(whenBoxIsOpen, 50, action);
     else action(box);
   };
-  window.addEventListener("chatcache-place", ({ detail }) => {
-    if (detail === chat) return;
+  window.addEventListener("chatcache-place", ({ detail: { session, temporary } }) => {
+    if (session === chat) {
+      isTemporary = temporary;
+      return remember();
+    }
     const hasBegunHere = chat === "" && isSending;
     const isFirst = chat === null;
     if (hasBegunHere) keepDraft("", "");
@@ -44,14 +53,15 @@
       chatcache.editor.leave();
       remember();
     }
-    chat = detail;
+    chat = session;
+    isTemporary = temporary;
     isSending = false;
     if (hasBegunHere) return;
     isShown = false;
     whenBoxIsOpen((box) => {
-      if (chat !== detail) return;
+      if (chat !== session) return;
       isShown = true;
-      const draft = drafts()[chat] ?? "";
+      const draft = drafts()[chat] ?? fleeting.get(chat) ?? "";
       if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
       if (isFirst && document.activeElement === document.body) box.focus({ preventScroll: true });
     });

@@ -5,7 +5,8 @@ const travel = () => {
 let visit = 0;
 watch("value", () => {
   const here = JSON.parse(props.value);
-  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: here.session ?? "" }));
+  const { session, temporary } = here;
+  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary } }));
   const url = new URL(window.location.href);
   if (here.session) url.searchParams.set("session", here.session);
   else url.searchParams.delete("session");

@@ -282,3 +282,23 @@ def test_a_temporary_chat_says_so_is_in_no_list_and_leaves_nothing(page: Page, s
     expect(page.get_by_role("alert")).to_contain_text("no chat at this address")
     button(page, "New chat").click()
     expect(sign).to_have_count(0)
+
+
+def test_what_is_typed_in_a_temporary_chat_is_not_stored_in_the_browser_either(page: Page, site: Site) -> None:
+    other = open_chat(page, site, SHORT, "An ordinary chat.")
+    secret = site.service.create_session(temporary=True, sampling=SHORT).id
+    page.goto(site.url)
+    box(page).fill("Typed before.")
+    button(page, "Temporary chat").click()
+    expect(page.get_by_text("Not stored", exact=True)).to_be_visible()
+    box(page).press_sequentially(" Typed after.")
+    page.goto(site.address(secret))
+    expect(page.get_by_text("Not stored", exact=True)).to_be_visible()
+    box(page).fill("Typed in it.")
+    chats(page).filter(has_text="An ordinary chat.").click()
+    expect(box(page)).to_have_value("")
+    box(page).fill("An ordinary draft.")
+    page.go_back()
+    expect(box(page)).to_have_value("Typed in it.")
+    stored = page.evaluate("localStorage.getItem('chatcache-drafts')")
+    assert json.loads(stored) == {other: "An ordinary draft."}

@@ -15,6 +15,7 @@ from services import open_service
 from chatcache.chat import ChatService
 from chatcache.errors import StorageError
 from chatcache.loader import LoadedModel
+from chatcache.ui.actions import Actions
 from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
@@ -55,6 +56,14 @@ def failing(error: Exception) -> Any:
         raise error
 
     return fail
+
+
+def test_the_place_says_that_a_chat_is_temporary_however_it_was_reached(service: ChatService, page: Page) -> None:
+    actions = Actions(service, page, texts)
+    for is_temporary in (True, False):
+        session = service.create_session(temporary=is_temporary)
+        moved = actions.go_to(Place().to_json(), gr.EventData(None, {"session": session.id}))
+        assert Place.from_json(moved[page.place]) == Place(session.id, visit=1, is_temporary=is_temporary)
 
 
 def test_what_is_typed_for_a_chat_that_is_gone_is_not_counted(service: ChatService, page: Page) -> None:

@@ -93,7 +93,7 @@ class Actions(Handlers):
             if not place.is_temporary:
                 self._service.purge(session.id)
             raise
-        return done | {self._page.place: place.at(session.id).to_json()}
+        return done | {self._page.place: place.at(session.id, is_temporary=place.is_temporary).to_json()}
 
     @said_if_refused
     def stop(self, sent: object) -> Updates:

@@ -41,7 +41,9 @@ class Handlers:
         return Offer(self._texts.UNDO, action, target)
 
     def go(self, place: Place, session_id: str | None, *, is_temporary: bool = False) -> Updates:
-        """To another chat, or to the beginning of a new one."""
+        """To another chat, or to the beginning of a new one, which is temporary or not. Raises NotFoundError."""
+        if session_id is not None:
+            is_temporary = self._service.is_temporary(session_id)
         return {
             self._page.place: place.at(session_id, is_temporary=is_temporary).to_json(),
             self._page.rename_row: gr.update(visible=False),

@@ -19,8 +19,8 @@ MOST_MESSAGES_SHOWN = 100_000
 class Place:
     """The session a tab shows (None: a chat not yet begun), and how many of its messages.
 
-    `visit` grows with every move; the page follows a session anew when it changes. `is_temporary`: a chat that begins
-    here is not stored.
+    `visit` grows with every move; the page follows a session anew when it changes. `is_temporary`: this chat, or the
+    one that begins here, is not stored.
     """
 
     session_id: str | None = None
