@@ -3,9 +3,10 @@
 (() => {
   const { chatcache } = window;
   const KEPT = ["transcript", "notice", "cache", "chats"];
+  const STOP = "stop"; // it goes away with the reply, and whoever stood on it stands at the box then
 
   const nameOf = (element) => {
-    const part = element.closest(KEPT.map((id) => `#${id}`).join());
+    const part = element.closest([...KEPT, STOP].map((id) => `#${id}`).join());
     if (!part) return null;
     const { action, message, session } = element.dataset;
     const position = element.closest("article")?.dataset.position;
@@ -15,6 +16,7 @@
 
   const find = ({ part, action, message, session, position, fold }) => {
     const within = document.getElementById(part);
+    if (part === STOP) return within;
     if (session) return within.querySelector(`[data-session="${CSS.escape(session)}"]`);
     const there = position === undefined ? within : within.querySelector(`article[data-position="${position}"]`);
     if (!there) return null;
@@ -63,7 +65,7 @@
     else if (!chatcache.isTouched()) chatcache.box()?.focus({ preventScroll: true });
   };
   const watch = () => {
-    const parts = [...KEPT, "live"].map((id) => document.getElementById(id));
+    const parts = [...KEPT, "live", "composer"].map((id) => document.getElementById(id));
     if (parts.includes(null)) return setTimeout(watch, 50);
     const observer = new MutationObserver(keep);
     for (const part of parts) {

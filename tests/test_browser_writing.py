@@ -309,6 +309,19 @@ def test_the_focus_stays_on_its_control_through_repaints(page: Page, site: Site)
     expect(button(page, "Next reply")).to_be_focused()  # its other half: it goes no further back
 
 
+def test_whoever_stands_on_stop_stands_at_the_box_once_the_reply_has_ended(page: Page, site: Site) -> None:
+    open_chat(page, site, LONG)
+    say(page, STORY)
+    expect(replies(page).locator(".prose")).not_to_be_empty()
+    button(page, "Stop").focus()
+    length = len(replies(page).inner_text())
+    page.wait_for_function("n => document.querySelector('.message.live').innerText.length > n + 20", arg=length)
+    expect(button(page, "Stop")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(button(page, "Continue")).to_be_visible()
+    expect(box(page)).to_be_focused()
+
+
 # -------------------------------------------------------------------- access
 
 
