@@ -14,7 +14,7 @@ import gradio as gr
 
 from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
 from chatcache.ui.file_actions import FileActions
-from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of, told
+from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_handlers import SettingsHandlers
@@ -97,7 +97,7 @@ class Actions(Handlers):
 
     @said_if_refused
     def stop(self, sent: object) -> Updates:
-        turn = self._service.active_turn(session_of(Place.from_json(sent)))
+        turn = self._service.active_turn(self.session_at(Place.from_json(sent)))
         if turn is None:
             return self.notify(self._texts.NOTHING_TO_STOP)
         turn.stop()
@@ -113,7 +113,7 @@ class Actions(Handlers):
         return handler(_Click(place, seen, told(event, "message"), ticket, text, told(event, "text")))
 
     def _regenerate(self, click: _Click) -> Updates:
-        self._service.regenerate(session_of(click.place), click.target, request_id=click.ticket or None)
+        self._service.regenerate(self.session_at(click.place), click.target, request_id=click.ticket or None)
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
     def _continue(self, click: _Click) -> Updates:
@@ -157,12 +157,12 @@ class Actions(Handlers):
 
     @said_if_refused
     def begin_rename(self, sent: object) -> Updates:
-        session = self._service.get_session(session_of(Place.from_json(sent)))
+        session = self._service.get_session(self.session_at(Place.from_json(sent)))
         return {self._page.rename_row: gr.update(visible=True), self._page.new_title: session.title}
 
     @said_if_refused
     def rename(self, sent: object, title: str) -> Updates:
-        self._service.update_session(session_of(Place.from_json(sent)), title=title)
+        self._service.update_session(self.session_at(Place.from_json(sent)), title=title)
         return self.cancel_rename()
 
     def cancel_rename(self) -> Updates:
@@ -170,15 +170,15 @@ class Actions(Handlers):
 
     @said_if_refused
     def toggle_pin(self, sent: object) -> Updates:
-        session = self._service.get_session(session_of(Place.from_json(sent)))
+        session = self._service.get_session(self.session_at(Place.from_json(sent)))
         self._service.update_session(session.id, pinned=not session.pinned)
         return self.nothing()
 
     @said_if_refused
     def delete(self, sent: object) -> Updates:
         place = Place.from_json(sent)
-        is_temporary = self._service.is_temporary(session_of(place))
-        session = self._service.delete(session_of(place))
+        is_temporary = self._service.is_temporary(self.session_at(place))
+        session = self._service.delete(self.session_at(place))
         if is_temporary:
             return self.go(place, None) | self.notify(self._texts.GONE)
         return self.go(place, None) | self.say_deleted(session)
@@ -190,7 +190,7 @@ class Actions(Handlers):
 
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
-        session = self._service.get_session(session_of(click.place))
+        session = self._service.get_session(self.session_at(click.place))
         if (session.id, session.tip_id) != (click.seen.session_id, click.seen.tip_id):
             raise StaleTipError(self._texts.STALE_PAGE)
         return session.id

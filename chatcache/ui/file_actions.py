@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chatcache.errors import ChatCacheError, InvalidInputError
-from chatcache.ui.handlers import Handlers, Updates, said_if_refused, session_of
+from chatcache.ui.handlers import Handlers, Updates, said_if_refused
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Offer
 from chatcache.ui.place import Place
@@ -53,7 +53,7 @@ class FileActions(Handlers):
         return self._download(sent, "markdown", "text/markdown")
 
     def _download(self, sent: object, form: Literal["json", "markdown"], media_type: str) -> Updates:
-        session = self._service.get_session(session_of(Place.from_json(sent)))
+        session = self._service.get_session(self.session_at(Place.from_json(sent)))
         file = {
             "name": file_name(session.title, "json" if form == "json" else "md"),
             "type": media_type,

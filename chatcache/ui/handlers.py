@@ -61,6 +61,12 @@ class Handlers:
         logger.error("The page met an error that it does not know", exc_info=error)
         return self.notify(self._texts.UNEXPECTED, is_error=True)
 
+    def session_at(self, place: Place) -> str:
+        """The chat a tab is at. Raises NotFoundError where none has begun."""
+        if place.session_id is None:
+            raise NotFoundError(self._texts.NOT_BEGUN)
+        return place.session_id
+
     def nothing(self) -> Updates:
         """Gradio empties the outputs of a handler that names none."""
         return {self._page.notice: gr.skip()}
@@ -77,13 +83,6 @@ def said_if_refused(handler: Callable[Concatenate[H, P], Updates]) -> Callable[C
             return self.refuse(error)
 
     return cast("Callable[Concatenate[H, P], Updates]", guarded)
-
-
-def session_of(place: Place) -> str:
-    """The chat a tab is at. Raises NotFoundError where none has begun."""
-    if place.session_id is None:
-        raise NotFoundError("There is no chat here yet. Send a message to begin one.")
-    return place.session_id
 
 
 def told(event: gr.EventData, key: str) -> str:

@@ -109,6 +109,10 @@ class PanelTexts(Figures):
     def quota_use(self, used_bytes: int, quota_bytes: int) -> str:
         return f"{self.size(used_bytes)} of {self.size(quota_bytes)}"
 
+    def share(self, value: float) -> str:
+        """`85 %` of 0.85."""
+        return f"{self.number(100 * value)} %"
+
     def smaller_chats(self, num_chats: int) -> str:
         return "1 smaller chat" if num_chats == 1 else f"{self.number(num_chats)} smaller chats"
 

@@ -51,21 +51,22 @@ def _rows(texts: Texts, message: Message, stats: TurnStats, made: TurnDetails | 
         rows.append((texts.SPEED, texts.speed(stats.decode_tokens_per_s)))
     rows += [(texts.CACHE_KIND, stats.cache_kind), (texts.SEED, str(stats.seed))]
     if made is not None:
-        rows.append((texts.SAMPLING, ", ".join(_asked_for(made))))
+        rows.append((texts.SAMPLING, ", ".join(_asked_for(texts, made))))
     if (reason := finish_reason(message, stats)) is not None:
         rows.append((texts.ENDED, texts.FINISH_NAMES[reason]))
     rows.append((texts.WRITTEN_AT, f"{message.created_at.astimezone():%Y-%m-%d %H:%M:%S}"))
     return rows
 
 
-def _asked_for(made: TurnDetails) -> list[str]:
+def _asked_for(texts: Texts, made: TurnDetails) -> list[str]:
     """Sampling and settings under the names that every such program gives them."""
     sampling = {name: value for name, value in made.sampling.to_json().items() if name != "seed"}
     asked = {**sampling, **{name: value for name, value in made.settings.items() if name != "cache"}}
-    return [f"{name.replace('_', '-')} {_word(value)}" for name, value in asked.items() if value not in (None, [], ())]
+    said = {name: _word(texts, value) for name, value in asked.items() if value not in (None, [], ())}
+    return [f"{name.replace('_', '-')} {word}" for name, word in said.items()]
 
 
-def _word(value: object) -> str:
+def _word(texts: Texts, value: object) -> str:
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return (texts.ON if value else texts.OFF).lower()
     return json.dumps(value, ensure_ascii=False)

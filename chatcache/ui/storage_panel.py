@@ -83,7 +83,7 @@ def _rows(texts: Texts, report: StorageReport) -> list[tuple[str, str]]:
     if report.cache.set_aside_bytes:
         rows.append((texts.SET_ASIDE, texts.size(report.cache.set_aside_bytes)))
     if report.hit_rate is not None:
-        rows.append((texts.HIT_RATE, f"{texts.number(100 * report.hit_rate)} %"))
+        rows.append((texts.HIT_RATE, texts.share(report.hit_rate)))
     return rows
 
 

@@ -114,6 +114,7 @@ class Texts(PanelTexts, WritingTexts):
     UNKNOWN_SESSION = (
         "There is no chat at this address. Nothing was lost: your chats are in the list. Here is a fresh start."
     )
+    NOT_BEGUN = "There is no chat here yet. Send a message to begin one."
     EMPTY_MESSAGE = "There is nothing to send yet. Write a message first."
     OFFLINE = "Connection lost. What was written is kept; this page goes on once chatcache can be reached again."
     NOTHING_TO_STOP = "The reply had already ended."

@@ -115,6 +115,7 @@ class Turkish(TurkishPanels, TurkishWriting, Texts):
     UNKNOWN_SESSION = (
         "Bu adreste bir sohbet yok. Hiçbir şey kaybolmadı: sohbetleriniz listede. İşte yeni bir başlangıç."
     )
+    NOT_BEGUN = "Burada henüz bir sohbet yok. Başlatmak için bir ileti gönderin."
     EMPTY_MESSAGE = "Gönderilecek bir şey yok. Önce bir ileti yazın."
     OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache'e yeniden ulaşılınca bu sayfa sürer."
     NOTHING_TO_STOP = "Yanıt zaten bitmişti."

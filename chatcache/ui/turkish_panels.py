@@ -106,6 +106,9 @@ class TurkishPanels(PanelTexts):
     def quota_use(self, used_bytes: int, quota_bytes: int) -> str:
         return f"{self.size(used_bytes)} / {self.size(quota_bytes)}"
 
+    def share(self, value: float) -> str:
+        return f"%{self.number(100 * value)}"
+
     def smaller_chats(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} daha küçük sohbet"
 
