@@ -8,6 +8,7 @@ from chatcache.context_window import ContextWindow
 from chatcache.reports import CacheReport, LiveChat, ModelInfo
 from chatcache.stats import Sampling, TurnStats
 from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
+from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
 
 
@@ -35,15 +36,14 @@ def render_cache_panel(
         account += f'<p class="quiet">{texts.CACHE_ON_DISK if num_disk_bytes else texts.CACHE_NOWHERE}</p>'
     pictures = _render_memory(texts, report, session_id) if report is not None else ""
     pictures += _render_context(texts, model, stats, sampling or Sampling())
-    rows = _reply_rows(texts, stats) + _cache_rows(texts, model, report, stats, num_disk_bytes)
-    details = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows)
+    facts = render_facts(_reply_rows(texts, stats) + _cache_rows(texts, model, report, stats, num_disk_bytes))
     told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in told)
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>{account}'
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
-        f"{texts.SHOW_DETAILS}</button>{pictures}<dl>{details}</dl>{notices}</section>"
+        f"{texts.SHOW_DETAILS}</button>{pictures}{facts}{notices}</section>"
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
 
 from chatcache.reports import TurnDetails
 from chatcache.stats import TurnStats
+from chatcache.ui.facts import render_facts
 from chatcache.ui.message_controls import finish_reason
 from chatcache.ui.texts import Texts
 from storage.records import Message
@@ -16,13 +16,10 @@ def render_details(texts: Texts, message: Message, stats: TurnStats | None, made
     """A line with the figures that matter, which opens to all of them; nothing where nothing was counted."""
     if stats is None or not stats.num_prompt_tokens:
         return ""
-    rows = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
-        for name, value in _rows(texts, message, stats, made)
-    )
+    facts = render_facts(_rows(texts, message, stats, made))
     return (
         f'<details class="figures"><summary title="{texts.SHOW_DETAILS}"><span>{_summary(texts, stats)}</span>'
-        f'<span class="sr-only">{texts.SHOW_DETAILS}</span></summary><dl>{rows}</dl></details>'
+        f'<span class="sr-only">{texts.SHOW_DETAILS}</span></summary>{facts}</details>'
     )
 
 

@@ -6,7 +6,6 @@ Pure. Each field stands for itself: where two tabs, or a person and a repaint, c
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from chatcache.context_window import CONTEXT_FULL_CHOICES
 from chatcache.errors import InvalidInputError
 from chatcache.reports import ModelInfo
 from chatcache.stats import Sampling
+from chatcache.ui.sent import from_json, text, to_json
 from chatcache.ui.texts import Texts
 from storage.records import ChatSession
 
@@ -70,9 +70,6 @@ class Form:
         shown = dict(zip(FIELDS, values, strict=True))
         return cls(**{name: _like(getattr(NOTHING_SET, name), name, value) for name, value in shown.items()})
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     def differing(self, other: Form) -> tuple[str, ...]:
         """The fields in which this form says something else than `other`."""
         return tuple(name for name in FIELDS if getattr(self, name) != getattr(other, name))
@@ -100,19 +97,16 @@ class Loaded:
 
     def to_json(self) -> str:
         """As text without any tag in it, for the page."""
-        form = self.form.to_json() if self.form is not None else None
-        return json.dumps({"session": self.session_id, "form": form}).replace("<", "\\u003c")
+        return to_json({"session": self.session_id, "form": dataclasses.asdict(self.form) if self.form else None})
 
     @classmethod
     def from_json(cls, sent: object) -> Loaded:
         """From what a browser sent; what is not understood counts as nothing."""
-        try:
-            data = json.loads(sent) if isinstance(sent, str) else {}
-            form = Form.from_values([data["form"][name] for name in FIELDS])
-            session_id = data["session"]
-        except (ValueError, RecursionError, KeyError, TypeError):
+        data = from_json(sent)
+        form = data.get("form")
+        if not isinstance(form, dict) or not form.keys() >= set(FIELDS):
             return cls()
-        return cls(session_id if isinstance(session_id, str) and session_id else None, form)
+        return cls(text(data.get("session")), Form.from_values([form[name] for name in FIELDS]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from chatcache.reports import StorageReport
 from chatcache.ui.bars import render_account, sized
+from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
 from chatcache.verification import VerifyProgress
 from storage.segment_check import VerifyReport
@@ -55,9 +56,9 @@ def render_storage(
     if num_others:
         items += f"<li><span>{texts.smaller_chats(num_others)}</span><span>{texts.size(other_bytes)}</span></li>"
     listed = f'<ul class="stored">{items}</ul>' if items else f'<p class="quiet">{texts.STORAGE_EMPTY}</p>'
-    rows = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in _rows(texts, report))
     told = f'<p class="quiet" role="status">{html.escape(said)}</p>' if said else ""
-    return f"{bar}{listed}<dl>{rows}</dl>{told}{_render_buttons(texts, is_asking=is_asking, is_busy=is_busy)}"
+    facts = render_facts(_rows(texts, report))
+    return f"{bar}{listed}{facts}{told}{_render_buttons(texts, is_asking=is_asking, is_busy=is_busy)}"
 
 
 def render_waiting(texts: Texts) -> str:
