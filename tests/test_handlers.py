@@ -10,11 +10,12 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 from markup import Elements
-from services import open_service
+from services import GREEDY, open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.errors import StorageError
 from chatcache.loader import LoadedModel
+from chatcache.stats import Sampling
 from chatcache.ui.actions import Actions
 from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
@@ -31,6 +32,7 @@ NOWHERE = Place(session_id="00000000-0000-4000-8000-000000000000")
 @pytest.fixture(scope="module")
 def service(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatService]:
     with open_service(tiny_llama, tmp_path_factory.mktemp("handlers")) as service:
+        runtime_of(service).prompts.end_token_ids = frozenset()  # every reply is as long as it is asked to be
         yield service
 
 
@@ -64,6 +66,19 @@ def test_the_place_says_that_a_chat_is_temporary_however_it_was_reached(service:
         session = service.create_session(temporary=is_temporary)
         moved = actions.go_to(Place().to_json(), gr.EventData(None, {"session": session.id}))
         assert Place.from_json(moved[page.place]) == Place(session.id, visit=1, is_temporary=is_temporary)
+
+
+def test_an_undo_that_comes_too_late_ends_no_reply_that_has_begun_meanwhile(service: ChatService, page: Page) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    first = service.send(session_id, "One.").result(60).message
+    service.rollback(session_id)
+    running = service.send(session_id, "Two.", sampling=Sampling(max_new_tokens=1000))
+    undo = gr.EventData(None, {"action": "select", "message": first.id})
+    said = Actions(service, page, texts).act(Place(session_id).to_json(), "", "", "", undo)
+    assert texts.BUSY in told(page, said)
+    assert not running.stop_requested
+    running.stop()
+    running.result(60)
 
 
 def test_what_is_typed_for_a_chat_that_is_gone_is_not_counted(service: ChatService, page: Page) -> None:

@@ -36,9 +36,9 @@ class Actions(Handlers):
             "continue": self._continue,
             "rollback": self._roll_back,
             "edit": self._edit,
-            "previous": lambda click: self._select_neighbour(click.target, -1),
-            "next": lambda click: self._select_neighbour(click.target, 1),
-            "select": lambda click: self._select(click.target),
+            "previous": lambda click: self._select_neighbour(click, -1),
+            "next": lambda click: self._select_neighbour(click, 1),
+            "select": lambda click: self._select(click, click.target),
             "fork": self._fork,
             "undelete": self._undelete,
             "replace": lambda click: self.files.replace(click.place, click.target),
@@ -76,14 +76,17 @@ class Actions(Handlers):
         """Send what is in the box; the box is emptied once the message is stored. `form`: the settings' fields."""
         if not text.strip():
             raise InvalidInputError(self._texts.EMPTY_MESSAGE)
-        place = Place.from_json(sent)
+        place, seen = Place.from_json(sent), Seen.from_json(sent_seen)
         done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
-        if place.session_id is not None:
-            seen = Seen.from_json(sent_seen)
-            tip_id = seen.tip_id if seen.session_id == place.session_id else None
-            self._settings.keep(place, place.session_id, *form)
-            self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
-            return done
+        if place.session_id is None:
+            return done | self._begin(place, ticket, text, *form)
+        tip_id = seen.tip_id if seen.session_id == place.session_id else None
+        self._settings.keep(place, place.session_id, *form)
+        self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
+        return done
+
+    def _begin(self, place: Place, ticket: str, text: str, *form: Any) -> Updates:
+        """A new chat with its first message; where that is refused, no chat is left."""
         session = self._service.create_session(temporary=place.is_temporary)
         try:
             self._settings.keep(place, session.id, *form)
@@ -93,7 +96,7 @@ class Actions(Handlers):
             if not place.is_temporary:
                 self._service.purge(session.id)
             raise
-        return done | {self._page.place: place.at(session.id, is_temporary=place.is_temporary).to_json()}
+        return {self._page.place: place.at(session.id, is_temporary=place.is_temporary).to_json()}
 
     @said_if_refused
     def stop(self, sent: object) -> Updates:
@@ -130,17 +133,17 @@ class Actions(Handlers):
 
     def _edit(self, click: _Click) -> Updates:
         """A message as it was written anew where it stands; what stood there stays as an alternative."""
-        if self._service.active_turn(self._session_as_seen(click)) is not None:
-            raise SessionBusyError(self._texts.BUSY)
+        self._refuse_if_busy(self._session_as_seen(click))
         self._service.edit(click.target, click.written, request_id=click.ticket or None)
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
-    def _select_neighbour(self, message_id: str, step: int) -> Updates:
-        alternatives = [message.id for message in self._service.alternatives(message_id)]
-        wanted = alternatives.index(message_id) + step
-        return self._select(alternatives[wanted]) if 0 <= wanted < len(alternatives) else self.nothing()
+    def _select_neighbour(self, click: _Click, step: int) -> Updates:
+        alternatives = [message.id for message in self._service.alternatives(click.target)]
+        wanted = alternatives.index(click.target) + step
+        return self._select(click, alternatives[wanted]) if 0 <= wanted < len(alternatives) else self.nothing()
 
-    def _select(self, message_id: str) -> Updates:
+    def _select(self, click: _Click, message_id: str) -> Updates:
+        self._refuse_if_busy(self.session_at(click.place))
         self._service.select(message_id)
         return {self._page.notice: ""}
 
@@ -187,6 +190,11 @@ class Actions(Handlers):
         return self.go(click.place, self._service.undelete(click.target).id)
 
     # ------------------------------------------------------------------ private
+
+    def _refuse_if_busy(self, session_id: str) -> None:
+        """What is asked of a page that has not seen the reply begin ends no reply."""
+        if self._service.active_turn(session_id) is not None:
+            raise SessionBusyError(self._texts.BUSY)
 
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""

@@ -53,7 +53,7 @@ class TurkishWriting(WritingTexts):
         FinishReason.ERROR: "bir hata yüzünden",
     }
 
-    BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra kaydedin."
+    BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra yeniden deneyin."
 
     def text_file_too_large(self, name: str) -> str:
         return f"“{name}” 256 KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."

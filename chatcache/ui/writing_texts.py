@@ -52,7 +52,7 @@ class WritingTexts:
         FinishReason.ERROR: "by an error",
     }
 
-    BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then save."
+    BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then try again."
 
     def text_file_too_large(self, name: str) -> str:
         return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
