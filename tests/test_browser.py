@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from browser import (
@@ -399,6 +402,14 @@ def test_hostile_text_stays_text_and_the_page_talks_to_no_other_host(page: Page,
         assert page.locator(f"#conversation {selector}").count() == 0
     assert alarms == []
     assert hosts == {site.url.split("/")[2]}
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("127.0.0.1", 200), ("elsewhere.example", 400)])
+def test_a_name_that_somebody_else_leads_here_is_not_answered(site: Site, host: str, status: int) -> None:
+    address = urlsplit(site.url)
+    with closing(HTTPConnection(address.hostname, address.port, timeout=10)) as connection:
+        connection.request("GET", "/", headers={"Host": f"{host}:{address.port}"})
+        assert connection.getresponse().status == status
 
 
 def test_the_cache_region_says_what_the_service_counted(page: Page, site: Site) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import FileResponse, RedirectResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatcache.ui.events import bind
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 MAX_UPLOAD_BYTES = 64 * 2**20
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 QUEUE_POLL_S = 0.02
 """How often Gradio's queue, one for each language, looks for clicks. Its own thousand times a second take time from the
@@ -64,8 +68,8 @@ def build_page(service: ChatService, texts: Texts) -> gr.Blocks:
     return page
 
 
-def build_app(service: ChatService) -> FastAPI:
-    """One page per language; `/` leads a browser to the one it asks for."""
+def build_app(service: ChatService, hosts: Sequence[str]) -> FastAPI:
+    """One page per language; `/` leads a browser to the one it asks for. Answers under the names `hosts` only."""
     app = FastAPI(openapi_url=None)
     # By this a page that was open before a restart knows that it talks to another server.
     run = {"x-chatcache-run": uuid.uuid4().hex}
@@ -89,6 +93,7 @@ def build_app(service: ChatService) -> FastAPI:
         )
     app.add_middleware(InTheBrowsersLanguage)
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return app
 
 
@@ -99,7 +104,7 @@ class PageServer:
         """Raises OSError when the port is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
-        config = uvicorn.Config(build_app(service), log_level="warning")
+        config = uvicorn.Config(build_app(service, self._hosts(host)), log_level="warning")
         self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="chatcache-page", daemon=True
@@ -118,6 +123,12 @@ class PageServer:
         self._server.should_exit = self._server.force_exit = True  # a tab that follows a chat would never end by itself
         self._thread.join(STOP_TIMEOUT_S)
         self._socket.close()
+
+    def _hosts(self, host: str) -> tuple[str, ...]:
+        """The names it answers to. Where only this machine is to be let in, a site whose name leads here is not."""
+        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+            return ("*",)
+        return (f"[{host}]" if ":" in host else host, *LOOPBACK_NAMES)
 
 
 class _Server(uvicorn.Server):
