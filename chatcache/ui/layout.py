@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -66,83 +67,113 @@ class Page:
 def lay_out(texts: Texts, model: ModelInfo) -> Page:
     """Make the components, inside the `gr.Blocks` that is open."""
     gr.HTML(render_skip_link(texts), js_on_load=None, elem_id="skip", apply_default_css=False)
-    place = gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place")
-    seen = gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen")
-    ticket = gr.HTML("", html_template="", js_on_load=None, elem_id="ticket")
+    made = _lay_out_state()
     with gr.Sidebar(width=280, elem_id="sidebar"):
-        gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
-        with gr.Row(elem_id="beginnings"):
-            new_chat = gr.Button(texts.NEW_CHAT, variant="primary", min_width=0, elem_id="new-chat")
-            new_temporary_chat = gr.Button(texts.TEMPORARY_CHAT, min_width=0, elem_id="new-temporary-chat")
-        shelf = gr.HTML(Shelf().to_json(), html_template="", js_on_load=script("shelf"), elem_id="shelf")
-        search = gr.Textbox(
-            label=texts.SEARCH_CHATS, placeholder=texts.SEARCH_CHATS, show_label=False, container=False, max_lines=1
-        )
-        chats = gr.HTML("", js_on_load=script("chats"), elem_id="chats", apply_default_css=False)
-        with gr.Row(elem_id="shelf-tools"):
-            upload = gr.UploadButton(
-                texts.IMPORT, file_count="multiple", file_types=[".json"], size="sm", min_width=0, elem_id="import"
-            )
-            bin = gr.Button(texts.BIN, size="sm", min_width=0, elem_id="bin")
+        made |= _lay_out_sidebar(texts)
     with gr.Row(elem_id="desk"):
         with gr.Column(elem_id="talk"):
-            with gr.Row(elem_id="head"):
-                title = gr.HTML("", js_on_load=script("title"), elem_id="title", apply_default_css=False)
-                with gr.Row(visible=False, elem_id="rename-row") as rename_row:
-                    new_title = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
-                    save_title = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
-                    cancel_title = gr.Button(texts.CANCEL, size="sm", min_width=0, elem_id="cancel-title")
-                with gr.Row(visible=False, elem_id="session-tools") as session_tools:
-                    rename, pin, delete, export, export_markdown = (
-                        gr.Button(name, size="sm", min_width=0, elem_classes=["tool", icon])
-                        for name, icon in (
-                            (texts.RENAME, "rename"),
-                            (texts.PIN, "pin"),
-                            (texts.DELETE, "delete"),
-                            (texts.EXPORT, "export"),
-                            (texts.EXPORT_MARKDOWN, "export-markdown"),
-                        )
-                    )
-            with gr.Column(elem_id="conversation"):
-                transcript = gr.HTML(
-                    "",
-                    html_template=f'<div role="log" aria-label="{texts.CONVERSATION}">${{value}}</div>',
-                    js_on_load=script("actions"),
-                    elem_id="transcript",
-                    apply_default_css=False,
-                )
-                live = gr.HTML(
-                    None,
-                    html_template=LIVE_TEMPLATE,
-                    js_on_load=script("live"),
-                    elem_id="live",
-                    apply_default_css=False,
-                )
-            gr.HTML(render_offline(texts), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
-            notice = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
-            with gr.Row(elem_id="composer"):
-                gr.HTML(render_attach(texts), js_on_load=None, elem_id="attach", apply_default_css=False)
-                message = gr.Textbox(
-                    label=texts.MESSAGE,
-                    placeholder=texts.MESSAGE_PLACEHOLDER,
-                    show_label=False,
-                    container=False,
-                    lines=1,
-                    max_lines=10,
-                    interactive=False,
-                    elem_id="message",
-                )
-                send = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
-                stop = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
-            with gr.Row(elem_id="composer-foot"):
-                gr.HTML(render_help(texts), js_on_load=None, elem_id="help", apply_default_css=False)
-                tally = gr.HTML("", js_on_load=script("tally"), elem_id="tally", apply_default_css=False)
+            made |= _lay_out_head(texts) | _lay_out_conversation(texts) | _lay_out_composer(texts)
         side = lay_out_side(texts, model, script)
     gr.HTML(render_editors(texts), js_on_load=None, elem_id="editors")
     gr.HTML(render_shortcuts(texts), js_on_load=None, elem_id="shortcuts", apply_default_css=False)
-    exported = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
-    settings, stored_settings, cache, gauge = side.settings, side.settings.stored, side.cache, side.gauge
-    return Page(**{name: value for name, value in locals().items() if name in Page.__slots__})
+    made["exported"] = gr.HTML(None, html_template="", js_on_load=script("download"), elem_id="exported")
+    return Page(
+        **made,
+        side=side,
+        settings=side.settings,
+        stored_settings=side.settings.stored,
+        cache=side.cache,
+        gauge=side.gauge,
+    )
+
+
+def _lay_out_state() -> dict[str, Any]:
+    """What the browser holds for the server."""
+    return {
+        "place": gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place"),
+        "seen": gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen"),
+        "ticket": gr.HTML("", html_template="", js_on_load=None, elem_id="ticket"),
+    }
+
+
+def _lay_out_sidebar(texts: Texts) -> dict[str, Any]:
+    gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
+    made: dict[str, Any] = {}
+    with gr.Row(elem_id="beginnings"):
+        made["new_chat"] = gr.Button(texts.NEW_CHAT, variant="primary", min_width=0, elem_id="new-chat")
+        made["new_temporary_chat"] = gr.Button(texts.TEMPORARY_CHAT, min_width=0, elem_id="new-temporary-chat")
+    made["shelf"] = gr.HTML(Shelf().to_json(), html_template="", js_on_load=script("shelf"), elem_id="shelf")
+    made["search"] = gr.Textbox(
+        label=texts.SEARCH_CHATS, placeholder=texts.SEARCH_CHATS, show_label=False, container=False, max_lines=1
+    )
+    made["chats"] = gr.HTML("", js_on_load=script("chats"), elem_id="chats", apply_default_css=False)
+    with gr.Row(elem_id="shelf-tools"):
+        made["upload"] = gr.UploadButton(
+            texts.IMPORT, file_count="multiple", file_types=[".json"], size="sm", min_width=0, elem_id="import"
+        )
+        made["bin"] = gr.Button(texts.BIN, size="sm", min_width=0, elem_id="bin")
+    return made
+
+
+def _lay_out_head(texts: Texts) -> dict[str, Any]:
+    """The chat's title, the row in which it is changed, and what can be done with the chat."""
+    made: dict[str, Any] = {}
+    tools = {
+        "rename": texts.RENAME,
+        "pin": texts.PIN,
+        "delete": texts.DELETE,
+        "export": texts.EXPORT,
+        "export_markdown": texts.EXPORT_MARKDOWN,
+    }
+    with gr.Row(elem_id="head"):
+        made["title"] = gr.HTML("", js_on_load=script("title"), elem_id="title", apply_default_css=False)
+        with gr.Row(visible=False, elem_id="rename-row") as made["rename_row"]:
+            made["new_title"] = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
+            made["save_title"] = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
+            made["cancel_title"] = gr.Button(texts.CANCEL, size="sm", min_width=0, elem_id="cancel-title")
+        with gr.Row(visible=False, elem_id="session-tools") as made["session_tools"]:
+            for tool, name in tools.items():
+                icon = tool.replace("_", "-")
+                made[tool] = gr.Button(name, size="sm", min_width=0, elem_classes=["tool", icon])
+    return made
+
+
+def _lay_out_conversation(texts: Texts) -> dict[str, Any]:
+    """The messages, the reply that is being written, and the sentences that stand below them."""
+    log = f'<div role="log" aria-label="{texts.CONVERSATION}">${{value}}</div>'
+    made: dict[str, Any] = {}
+    with gr.Column(elem_id="conversation"):
+        made["transcript"] = gr.HTML(
+            "", html_template=log, js_on_load=script("actions"), elem_id="transcript", apply_default_css=False
+        )
+        made["live"] = gr.HTML(
+            None, html_template=LIVE_TEMPLATE, js_on_load=script("live"), elem_id="live", apply_default_css=False
+        )
+    gr.HTML(render_offline(texts), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
+    made["notice"] = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
+    return made
+
+
+def _lay_out_composer(texts: Texts) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    with gr.Row(elem_id="composer"):
+        gr.HTML(render_attach(texts), js_on_load=None, elem_id="attach", apply_default_css=False)
+        made["message"] = gr.Textbox(
+            label=texts.MESSAGE,
+            placeholder=texts.MESSAGE_PLACEHOLDER,
+            show_label=False,
+            container=False,
+            lines=1,
+            max_lines=10,
+            interactive=False,
+            elem_id="message",
+        )
+        made["send"] = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
+        made["stop"] = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
+    with gr.Row(elem_id="composer-foot"):
+        gr.HTML(render_help(texts), js_on_load=None, elem_id="help", apply_default_css=False)
+        made["tally"] = gr.HTML("", js_on_load=script("tally"), elem_id="tally", apply_default_css=False)
+    return made
 
 
 @cache
