@@ -1,7 +1,7 @@
 // The buttons of the panel. What takes the place of a button that was clicked takes the focus, too.
 let clicked = "";
 element.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-action]");
+  const button = event.target.closest("button[data-action]:not([aria-disabled])");
   if (!button) return;
   const action = button.dataset.action;
   clicked = action;
@@ -18,5 +18,5 @@ watch("value", () => requestAnimationFrame(() => {
 }));
 // While the panel is looked at, it stays true; a question that waits for its answer is not taken away.
 setInterval(() => {
-  if (!document.hidden && element.offsetParent && !element.querySelector(".ask, [data-action='verify']:disabled")) trigger("looked");
+  if (!document.hidden && element.offsetParent && !element.querySelector(".ask, [aria-disabled]")) trigger("looked");
 }, 15000);

@@ -96,7 +96,7 @@ def test_a_check_that_fails_says_so_and_leaves_no_panel_that_waits_for_it(
     monkeypatch.setattr(service, "verify_caches", failing(error))
     (update,) = asyncio.run(all_of(PanelHandlers(service, page, texts).verify(Place().to_json())))
     assert said in told(page, update)
-    assert "disabled" not in update[page.side.storage.content]
+    assert texts.STORAGE_WAITS in update[page.side.storage.content]
 
 
 def test_a_follower_that_fails_says_so_and_begins_anew_when_it_is_asked_to(

@@ -296,6 +296,13 @@ def test_all_caches_are_dropped_only_after_a_question() -> None:
     assert "drop-all" not in actions_of(render_storage(texts, STORED, []))
 
 
+def test_while_a_check_runs_nothing_is_asked_that_its_progress_would_take_away() -> None:
+    for is_busy in (True, False):
+        markup = render_storage(texts, STORED, [], is_busy=is_busy)
+        assert actions_of(markup) == ["verify", "ask"]
+        assert markup.count('aria-disabled="true"') == (2 if is_busy else 0)
+
+
 def test_what_a_check_has_found_is_said_in_words() -> None:
     assert (
         say_verified(texts, VerifyReport(3, 2048, (), ())) == "All is well: 3 files, 2.0 KiB, each as it was written."

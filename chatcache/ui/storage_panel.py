@@ -107,8 +107,9 @@ def _render_buttons(texts: Texts, *, is_asking: bool, is_busy: bool) -> str:
             f'<div class="ask" role="group" aria-label="{texts.DROP_ALL}"><p>{texts.DROP_ALL_QUESTION}</p>'
             f"{_button('drop-all', texts.DROP_ALL, 'danger')}{_button('refresh', texts.CANCEL)}</div>"
         )
-    busy = " disabled" if is_busy else ""
-    return f'<p class="buttons">{_button("verify", texts.VERIFY, more=busy)}{_button("ask", texts.DROP_ALL)}</p>'
+    busy = ' aria-disabled="true"' if is_busy else ""  # the focus stays on it
+    buttons = (_button(action, name, more=busy) for action, name in (("verify", texts.VERIFY), ("ask", texts.DROP_ALL)))
+    return f'<p class="buttons">{"".join(buttons)}</p>'
 
 
 def _button(action: str, name: str, style: str = "", more: str = "") -> str:
