@@ -118,6 +118,26 @@ def test_a_follower_that_fails_says_so_and_begins_anew_when_it_is_asked_to(
     assert page.transcript in asyncio.run(resumed())
 
 
+@pytest.mark.parametrize(("is_temporary", "said"), [(True, texts.GONE), (False, texts.purged(1))])
+def test_a_chat_that_is_removed_while_it_is_looked_at_is_not_called_unknown(
+    service: ChatService, page: Page, is_temporary: bool, said: str
+) -> None:
+    session_id = service.create_session(temporary=is_temporary).id
+    if not is_temporary:
+        service.delete(session_id)
+
+    async def followed() -> list[Updates]:
+        following = Follower(service, page, texts).follow(Place().at(session_id).to_json(), TAB)
+        first = await anext(following)
+        await asyncio.to_thread(service.delete if is_temporary else service.purge, session_id)
+        return [first, *await all_of(following)]
+
+    updates = asyncio.run(asyncio.wait_for(followed(), 20))
+    notices = [update[page.notice] for update in updates if isinstance(update.get(page.notice), str)]
+    assert said in Elements(notices[-1]).text
+    assert not any(texts.UNKNOWN_SESSION in notice for notice in notices)
+
+
 def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(service: ChatService, page: Page) -> None:
     follower, place = Follower(service, page, texts), Place().at(service.create_session().id).to_json()
 

@@ -182,9 +182,7 @@ class Actions(Handlers):
         place = Place.from_json(sent)
         is_temporary = self._service.is_temporary(self.session_at(place))
         session = self._service.delete(self.session_at(place))
-        if is_temporary:
-            return self.go(place, None) | self.notify(self._texts.GONE)
-        return self.go(place, None) | self.say_deleted(session)
+        return self.go(place, None) | self.say_deleted(session, is_temporary=is_temporary)
 
     def _undelete(self, click: _Click) -> Updates:
         return self.go(click.place, self._service.undelete(click.target).id)

@@ -98,6 +98,7 @@ class Follower(Handlers):
         cache: Updates = {}
         painted: Updates = {}
         gauge: Updates = {self._page.gauge: ""}
+        seen: View | None = None
         while not self._is_over(watch):
             try:
                 view = await self._run(load_view, self._service, place)
@@ -105,6 +106,7 @@ class Follower(Handlers):
                     yield self._paint_nothing(is_temporary=place.is_temporary)
                     return
                 painted = self._paint(view) | (cache or self._summarize(view)) | gauge
+                seen = view
                 yield painted
                 if view.turn is not None:
                     ask = partial(self._run, self._service.cache_report, view.session.id)
@@ -117,7 +119,7 @@ class Follower(Handlers):
                     yield painted | cache
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing() | self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
+                yield self._paint_nothing() | self._say_gone(seen)
                 return
             except Exception as error:
                 if self._service.is_closed:
@@ -151,7 +153,7 @@ class Follower(Handlers):
             page.stored_settings: stored_mark(session, self._service.model_info),
         }
         if session.deleted_at is not None:
-            updates |= self.say_deleted(session)
+            updates |= self.say_deleted(session, is_temporary=view.is_temporary)
         return updates
 
     def _paint_nothing(self, *, is_temporary: bool = False) -> Updates:
@@ -169,6 +171,14 @@ class Follower(Handlers):
             page.gauge: "",
             page.stored_settings: stored_mark(None, self._service.model_info),
         }
+
+    def _say_gone(self, seen: View | None) -> Updates:
+        """What has become of the chat that was last seen as `seen`: the same as the action says that removed it."""
+        if seen is not None and seen.is_temporary:
+            return self.notify(self._texts.GONE)
+        if seen is not None and seen.session.deleted_at is not None:
+            return self.notify(self._texts.purged(1))
+        return self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
 
     def _summarize(self, view: View) -> Updates:
         """The cache as the last turn left it, until the model thread has time to say what is in memory."""

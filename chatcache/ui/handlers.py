@@ -50,8 +50,10 @@ class Handlers:
             self._page.notice: "",
         }
 
-    def say_deleted(self, session: ChatSession) -> Updates:
+    def say_deleted(self, session: ChatSession, *, is_temporary: bool) -> Updates:
         """Where a chat is now, and the way back. Whoever says it, the person reads one thing."""
+        if is_temporary:
+            return self.notify(self._texts.GONE)
         return self.notify(self._texts.deleted(session.title), offer=self.undo("undelete", session.id))
 
     def refuse(self, error: Exception) -> Updates:
