@@ -19,7 +19,7 @@ test: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m tools.browser
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not slow and not browser"
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "slow and not browser"
-	$(VENV_PYTHON) -m pytest -m browser
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m browser
 
 check: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m ruff check
