@@ -60,9 +60,9 @@
   const start = () => {
     const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
-    if (!talk || !toggle) return setTimeout(start, 50);
-    leaveRoomForTheChat(toggle);
     const temporary = document.getElementById("new-temporary-chat");
+    if (!talk || !toggle || !temporary) return setTimeout(start, 50);
+    leaveRoomForTheChat(toggle);
     temporary.title = temporary.textContent.trim();
     let atEnd = true;
     talk.addEventListener("scroll", () => {

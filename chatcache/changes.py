@@ -25,6 +25,11 @@ class ChangeBoard:
             self._changed.wait_for(lambda: self._closed or self._versions.get(session_id, 0) > since, timeout_s)
             return max(since, self._versions.get(session_id, 0))
 
+    def newest(self, session_id: str) -> int:
+        """The newest version anybody was told of; 0 when nobody was told of any."""
+        with self._changed:
+            return self._versions.get(session_id, 0)
+
     @property
     def is_closed(self) -> bool:
         return self._closed

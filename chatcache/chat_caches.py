@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from chatcache.errors import NotFoundError
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
@@ -108,7 +111,11 @@ class ChatCaches(OwnedSessions):
         """`drop_cache` for all chats of this owner."""
         runtime = self._runtime
         live = runtime.scheduler.call(runtime.pool.report)
-        num_bytes = sum(self.drop_cache(cache.session_id) for cache in live if cache.owner == self._owner)
+        num_bytes = 0
+        for cache in live:
+            if cache.owner == self._owner:
+                with contextlib.suppress(NotFoundError):  # it was removed while another one's reply was waited for
+                    num_bytes += self.drop_cache(cache.session_id)
         with translated_store_errors():
             return num_bytes + runtime.persistence.release(self._owner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from chatcache.stats import Sampling, checked_sampling
 from chatcache.text_input import clean_text, clean_title
 from storage.errors import RowNotFoundError
 from storage.records import ChatSession
-from storage.transfer import ImportReport, export_json, export_markdown, import_chat, read_json
+from storage.transfer import ImportedChat, ImportReport, export_json, export_markdown, import_chat, read_json
 
 
 class ChatSessions(ChatCaches):
@@ -138,9 +139,18 @@ class ChatSessions(ChatCaches):
                 if replace and self._has_session(session_id):
                     self._runtime.runner.stop_and_wait(session_id)
                     self._runtime.runner.save_pending(session_id)
-                report = import_chat(self._store, self._owner, chat, replace=replace)
+                report = import_chat(self._store, self._owner, self._renewed(chat), replace=replace)
         self._changed(report.session)
         return report
+
+    def _renewed(self, chat: ImportedChat) -> ImportedChat:
+        """The chat at a version above all that windows have seen under its id, whatever was here before it."""
+        session = chat.tree.session
+        version = self._runtime.changes.newest(session.id)
+        with contextlib.suppress(RowNotFoundError):
+            version = max(version, self._store.get_session(self._owner, session.id).version)
+        session = dataclasses.replace(session, version=version + 1)
+        return dataclasses.replace(chat, tree=dataclasses.replace(chat.tree, session=session))
 
     def _has_session(self, session_id: str) -> bool:
         with contextlib.suppress(RowNotFoundError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoreError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return EXIT_UNUSABLE
-    print(json.dumps(facts, indent=1) if arguments.json else in_words(facts))  # noqa: T201
+    try:
+        print(json.dumps(facts, indent=1) if arguments.json else in_words(facts), flush=True)  # noqa: T201
+    except BrokenPipeError:  # `… | head` has read enough; Python would complain once more when it closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 

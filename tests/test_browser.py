@@ -107,7 +107,20 @@ def test_roll_back_puts_the_text_into_the_box_and_undo_brings_the_turn_back(page
     expect(replies(page)).to_have_count(1)
     button(page, "Undo").click()
     expect(replies(page)).to_have_count(2)
+    expect(box(page)).to_have_value("")
     assert site.service.get_session(session_id).tip_id == tip
+
+
+def test_a_chat_opens_at_its_end(page: Page, site: Site) -> None:
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    open_chat(page, site, SHORT, *(f"Question {number}." for number in range(8)))
+    page.wait_for_function(
+        "() => { const talk = document.getElementById('conversation');"
+        " const below = talk.scrollHeight - talk.scrollTop - talk.clientHeight;"
+        " return talk.scrollTop > 100 && below < 80 }"
+    )
+    assert not failures
 
 
 def test_roll_back_does_not_overwrite_what_is_being_typed(page: Page, site: Site) -> None:

@@ -271,6 +271,22 @@ def test_an_export_brings_a_chat_back_from_the_bin(service: ChatService) -> None
     assert service.import_(data).outcome == "skipped"
 
 
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_windows_hear_of_an_import_in_a_chats_place_and_then_wait_again(service: ChatService, is_purged: bool) -> None:
+    session = service.create_session()
+    send(service, session.id, "Hello")
+    seen = service.get_session(session.id).version
+    data = service.export(session.id)
+    if is_purged:
+        seen = service.delete(session.id).version
+        service.purge(session.id)
+    report = service.import_(data, replace=True)
+    assert report.session.id == session.id
+    version = service.wait_for_change(session.id, seen, timeout_s=0)
+    assert version == report.session.version > seen
+    assert service.wait_for_change(session.id, version, timeout_s=0.01) == version
+
+
 def test_settings_of_an_imported_chat_that_have_no_effect_here_are_told_and_kept(service: ChatService) -> None:
     session = service.create_session(settings={"cache": "quantized-int8"})
     data = json.loads(service.export(session.id))

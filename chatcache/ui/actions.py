@@ -39,6 +39,7 @@ class Actions(Handlers):
             "previous": lambda click: self._select_neighbour(click, -1),
             "next": lambda click: self._select_neighbour(click, 1),
             "select": lambda click: self._select(click, click.target),
+            "redo": self._redo,
             "fork": self._fork,
             "undelete": self._undelete,
             "replace": lambda click: self.files.replace(click.place, click.target),
@@ -128,7 +129,7 @@ class Actions(Handlers):
         rollback = self._service.rollback(self._session_as_seen(click))
         draft = f"{rollback.prompt.text}\n\n{click.text}" if click.text.strip() else rollback.prompt.text
         return {self._page.message: draft} | self.notify(
-            self._texts.ROLLED_BACK, offer=self.undo("select", rollback.undone.id)
+            self._texts.ROLLED_BACK, offer=self.undo("redo", rollback.undone.id)
         )
 
     def _edit(self, click: _Click) -> Updates:
@@ -146,6 +147,12 @@ class Actions(Handlers):
         self._refuse_if_busy(self.session_at(click.place))
         self._service.select(message_id)
         return {self._page.notice: ""}
+
+    def _redo(self, click: _Click) -> Updates:
+        """Take a roll back back: the turn's text leaves the box, what was typed after it stays."""
+        updates = self._select(click, click.target)
+        prompt = self._service.messages(self.session_at(click.place), limit=2)[0]
+        return updates | {self._page.message: click.text.removeprefix(prompt.text).lstrip("\n")}
 
     def _fork(self, click: _Click) -> Updates:
         """A new chat that goes on from the reply that was clicked; the one it comes from stays as it is."""

@@ -80,7 +80,8 @@ def show_problems(texts: Texts, panel: SettingsPanel, problems: Mapping[str, str
     updates: dict[Any, Any] = {}
     for name in ("system_prompt", *NUMBERS, "seed", "stop"):
         said = problems.get(name, texts.SETTING_HINTS.get(name, ""))
-        classes = ["setting", "wrong"] if name in problems else ["setting"]
+        # Gradio goes on showing what stood below a field when nothing stands there any more
+        classes = ["setting", "wrong" if name in problems else "told" if said else "silent"]
         updates[panel.by_name(name)] = gr.update(info=said, elem_classes=classes)
     return updates
 

@@ -105,7 +105,10 @@ class Texts(PanelTexts, WritingTexts):
     CACHE_IDLE = "No reply to report on yet."
     LAST_TURN = "The last turn that ended"
     CACHE_ON_DISK = "This chat’s cache is on disk; the next turn fetches it and computes only what is new."
-    CACHE_NOWHERE = "This chat’s cache is neither in memory nor on disk; the next turn reads the chat once more."
+    CACHE_NOWHERE = (
+        "A cache of this chat’s own is neither in memory nor on disk; the next turn takes what other chats share "
+        "with it and reads the rest."
+    )
     SHOW_DETAILS = "Details"
     REUSED = "reused"
     COMPUTED = "computed"

@@ -106,7 +106,10 @@ class Turkish(TurkishPanels, TurkishWriting, Texts):
     CACHE_IDLE = "Henüz anlatılacak bir yanıt yok."
     LAST_TURN = "Biten son tur"
     CACHE_ON_DISK = "Bu sohbetin önbelleği diskte; sonraki tur onu getirir ve yalnızca yeni olanı hesaplar."
-    CACHE_NOWHERE = "Bu sohbetin önbelleği ne bellekte ne de diskte; sonraki tur sohbeti bir kez daha okur."
+    CACHE_NOWHERE = (
+        "Bu sohbetin kendine ait önbelleği ne bellekte ne de diskte; sonraki tur başka sohbetlerle ortak olanı alır, "
+        "kalanını okur."
+    )
     SHOW_DETAILS = "Ayrıntılar"
     REUSED = "yeniden kullanıldı"
     COMPUTED = "hesaplandı"
