@@ -50,7 +50,9 @@ def choose_victims(
     while leaves:
         _, node_id = heapq.heappop(leaves)
         node = nodes[node_id]
-        if freed >= num_bytes and (num_bytes <= 0 or freed + node.num_bytes > num_bytes + num_more_bytes):
+        # the row of a segment without bytes counts as one, else it would always be among the ones that cost nothing
+        taken = freed + max(1, node.num_bytes)
+        if freed >= num_bytes and (num_bytes <= 0 or taken > num_bytes + num_more_bytes):
             break
         victims.append(node_id)
         freed += node.num_bytes

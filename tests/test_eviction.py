@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.eviction import StoredNode, choose_victims, nearest_left, unreachable, with_ancestors, without_files
@@ -79,6 +79,7 @@ def forests(draw: st.DrawFn) -> dict[int, StoredNode]:
     return tree(*rows)
 
 
+@example(tree((1, None, 1, 0), (2, None, 0, 0)), set(), 1)
 @given(forests(), st.sets(st.integers(1, 12), max_size=3), st.integers(0, 100))
 def test_what_is_left_is_always_whole_chains_and_enough_is_freed_where_it_can_be(
     nodes: dict[int, StoredNode], protected: set[int], num_bytes: int
