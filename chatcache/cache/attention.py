@@ -26,7 +26,7 @@ _MAX_QUERY_TOKENS = 16
 """Above this, the library's way is as fast: the copies are paid for by many rows."""
 
 
-_JOINED_FROM_TOKENS = 384
+_JOINED_FROM_TOKENS = 1024
 _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads beats the kernel: it computes each head's part for every head."""
 
