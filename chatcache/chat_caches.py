@@ -102,7 +102,7 @@ class ChatCaches(OwnedSessions):
         while True:
             if (turn := runtime.runner.active(session_id)) is not None:
                 turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
-            with runtime.session_lock(session_id), translated_store_errors():
+            with runtime.session_lock(self._key(session_id)), translated_store_errors():
                 if runtime.runner.active(session_id) is None:
                     runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
                     return runtime.persistence.release(self._owner, session_id)

@@ -95,7 +95,7 @@ class ChatReading(OwnedSessions):
         version = self.get_session(session_id).version
         if version > whole_number("since", since):
             return version
-        return self._runtime.changes.wait(session_id, since=since, timeout_s=timeout_s)
+        return self._runtime.changes.wait(self._key(session_id), since=since, timeout_s=timeout_s)
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a message takes, without what the template puts around it.

@@ -135,7 +135,7 @@ class ChatSessions(ChatCaches):
                 problems_of=lambda settings: problems_of(settings, self._runtime.model_info),
             )
             session_id = chat.tree.session.id
-            with self._runtime.session_lock(session_id):
+            with self._runtime.session_lock(self._key(session_id)):
                 if replace and self._has_session(session_id):
                     self._runtime.runner.stop_and_wait(session_id)
                     self._runtime.runner.save_pending(session_id)
@@ -146,7 +146,7 @@ class ChatSessions(ChatCaches):
     def _renewed(self, chat: ImportedChat) -> ImportedChat:
         """The chat at a version above all that windows have seen under its id, whatever was here before it."""
         session = chat.tree.session
-        version = self._runtime.changes.newest(session.id)
+        version = self._runtime.changes.newest(self._key(session.id))
         with contextlib.suppress(RowNotFoundError):
             version = max(version, self._store.get_session(self._owner, session.id).version)
         session = dataclasses.replace(session, version=version + 1)

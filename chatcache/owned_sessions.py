@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from chatcache.errors import InvalidInputError, NotFoundError
 from chatcache.runtime import Runtime, translated_store_errors
+from chatcache.session_key import SessionKey
 from storage.records import ChatSession, Message
 
 
@@ -24,6 +25,9 @@ class OwnedSessions:
         with translated_store_errors():
             return self._store.get_session(self._owner, session_id)
 
+    def _key(self, session_id: str) -> SessionKey:
+        return SessionKey(self._owner, session_id)
+
     def _message(self, message_id: str) -> Message:
         with translated_store_errors():
             return self._store.get_message(self._owner, message_id)
@@ -31,8 +35,8 @@ class OwnedSessions:
     @contextlib.contextmanager
     def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
         """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
-        self.get_session(session_id)  # before its lock is taken: others' sessions are not to be held up
-        with self._runtime.session_lock(session_id), translated_store_errors():
+        self.get_session(session_id)  # before its lock is taken: an id may be anything
+        with self._runtime.session_lock(self._key(session_id)), translated_store_errors():
             self._runtime.runner.save_pending(session_id)
             session = self._store.get_session(self._owner, session_id)
             if session.deleted_at is not None and not deleted:
@@ -40,7 +44,7 @@ class OwnedSessions:
             yield session
 
     def _changed(self, session: ChatSession) -> ChatSession:
-        self._runtime.changes.publish(session.id, session.version)
+        self._runtime.changes.publish(SessionKey.of(session), session.version)
         return session
 
 

@@ -44,6 +44,7 @@ from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
+from chatcache.session_key import SessionKey
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
 from chatcache.turn import Turn
@@ -97,7 +98,7 @@ class Runtime:
         )
         self._verifications: dict[str, Verification] = {}  # by owner, the last of each
         self._verifications_lock = threading.Lock()
-        self._session_locks: weakref.WeakValueDictionary[str, _SessionLock] = weakref.WeakValueDictionary()
+        self._session_locks: weakref.WeakValueDictionary[SessionKey, _SessionLock] = weakref.WeakValueDictionary()
         self._locks_lock = threading.Lock()
         self._close_lock = threading.Lock()
         self.changes = ChangeBoard()
@@ -118,7 +119,7 @@ class Runtime:
                 store=self.store,
                 scheduler=self.scheduler,
                 make_run=self._make_run,
-                on_stored=lambda session: self.changes.publish(session.id, session.version),
+                on_stored=lambda session: self.changes.publish(SessionKey.of(session), session.version),
             )
             self.starter = TurnStarter(
                 self.store,
@@ -167,10 +168,11 @@ class Runtime:
                 self._verifications[owner] = running
             return running
 
-    def session_lock(self, session_id: str) -> _SessionLock:
-        """The lock under which a session is changed; re-entrant."""
+    def session_lock(self, key: SessionKey) -> _SessionLock:
+        """The lock under which an owner's session is changed, or one that the owner names and that may not exist;
+        re-entrant. Nobody can hold another's."""
         with self._locks_lock:
-            return self._session_locks.setdefault(session_id, _SessionLock())
+            return self._session_locks.setdefault(key, _SessionLock())
 
     def close(self) -> None:
         """Stop running turns, store their replies, end the model thread, let the data directory go.

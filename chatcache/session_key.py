@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.records import ChatSession
+
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
@@ -11,3 +13,7 @@ class SessionKey:
 
     owner: str
     session_id: str
+
+    @classmethod
+    def of(cls, session: ChatSession) -> SessionKey:
+        return cls(session.owner, session.id)

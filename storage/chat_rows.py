@@ -16,6 +16,7 @@ from storage.errors import InvalidRecordError, RowNotFoundError
 from storage.message_tree import read_messages, read_selections
 from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import ChatSession, Message, MessageStatus, Role, SessionTree, TurnRecord
+from storage.segment_models import SegmentHeadRow
 from storage.session_tree import with_new_ids
 
 
@@ -148,15 +149,25 @@ def remove_session(db: DbSession, session_id: str) -> None:
     db.execute(delete(SessionRow).where(SessionRow.id == session_id))
 
 
-def insert_tree_as(db: DbSession, owner: str, tree: SessionTree) -> ChatSession:
-    """The rows of a tree as the owner's, under new ids where one of its ids is taken."""
-    taken = (
+def move_holds(db: DbSession, session_id: str, to_session_id: str) -> None:
+    """What one session holds of the stored segments, another one holds instead. It held none itself."""
+    held = update(SegmentHeadRow).where(SegmentHeadRow.session_id == session_id)
+    db.execute(held.values(session_id=to_session_id))
+
+
+def has_any_id_of(db: DbSession, tree: SessionTree) -> bool:
+    """Whether the session's id, or that of one of its messages or turns, is taken here, by whomever."""
+    return (
         db.scalar(select(SessionRow.id).where(SessionRow.id == tree.session.id)) is not None
         or db.scalar(select(MessageRow.seq).where(MessageRow.id.in_([m.id for m in tree.messages])).limit(1))
         is not None
         or db.scalar(select(TurnRow.seq).where(TurnRow.id.in_([t.id for t in tree.turns])).limit(1)) is not None
     )
-    if taken:
+
+
+def insert_tree_as(db: DbSession, owner: str, tree: SessionTree) -> ChatSession:
+    """The rows of a tree as the owner's, under new ids where one of its ids is taken."""
+    if has_any_id_of(db, tree):
         tree = with_new_ids(tree, new_id)
     session = dataclasses.replace(tree.session, owner=owner)
     insert_tree(db, dataclasses.replace(tree, session=session))

@@ -22,9 +22,11 @@ from storage.chat_rows import (
     find_message,
     find_session,
     find_turn_by_request,
+    has_any_id_of,
     insert_tree,
     insert_tree_as,
     is_id,
+    move_holds,
     move_tip,
     new_id,
     read_children,
@@ -477,7 +479,8 @@ class ChatStore:
             return insert_tree_as(db, owner, self._beside_temporary(tree))
 
     def replace_tree(self, owner: str, tree: SessionTree) -> tuple[ChatSession, bool]:
-        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids.
+        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids. What that held
+        of the stored segments the new one holds: most of it is the same chat's.
 
         Also returns whether there was one.
         """
@@ -487,10 +490,14 @@ class ChatStore:
             if existing is not None and is_there:
                 kept = with_new_ids(read_tree(db, existing), new_id)
                 in_bin = dataclasses.replace(kept.session, deleted_at=utc_now())
+                insert_tree(db, dataclasses.replace(kept, session=in_bin))
+                move_holds(db, existing.id, in_bin.id)
                 db.expunge(existing)
                 remove_session(db, existing.id)
-                insert_tree(db, dataclasses.replace(kept, session=in_bin))
-            return insert_tree_as(db, owner, self._beside_temporary(tree)), is_there
+            session = insert_tree_as(db, owner, self._beside_temporary(tree))
+            if is_there:
+                move_holds(db, in_bin.id, session.id)
+            return session, is_there
 
     # Where a session lies
 
@@ -520,8 +527,11 @@ class ChatStore:
         return self._temporary if is_there else self._database
 
     def _beside_temporary(self, tree: SessionTree) -> SessionTree:
-        """An export of a temporary session is another session when it is imported: an id means one of them."""
-        return with_new_ids(tree, new_id) if self.is_temporary(tree.session.id) else tree
+        """The tree under new ids where a temporary session has any of its own: an id means one session, one message."""
+        if self._temporary is None or not self._temporary_ids:
+            return tree
+        with self._temporary.read() as db:
+            return with_new_ids(tree, new_id) if has_any_id_of(db, tree) else tree
 
     def _change(self, owner: str, session_id: str, values: Mapping[str, Any]) -> ChatSession:
         with self._of_session(session_id).write() as db:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,20 @@ def test_another_owner_who_imports_a_chat_of_the_same_id_stops_nobody(service: C
     turn.stop()
     turn.result(TIMEOUT_S)
     assert len(service.messages(session.id)) == 4
+
+
+def test_an_import_waits_for_no_chat_of_another_owner_and_hears_nothing_of_it(service: ChatService) -> None:
+    session = service.create_session()
+    send(service, session.id, "One")
+    exported = service.export(session.id)
+    other = service.for_owner("somebody else")
+    with service._exclusive(session.id), ThreadPoolExecutor(1) as pool:
+        report = pool.submit(other.import_, exported, replace=True).result(TIMEOUT_S)
+    assert report.session.version == 1
+    service.delete(session.id)
+    service.purge(session.id)
+    again = other.import_(exported, replace=True).session
+    assert (again.id, again.version) == (session.id, 1)
 
 
 @pytest.mark.parametrize(

@@ -382,3 +382,42 @@ def test_what_could_not_be_saved_for_a_while_is_saved_when_the_service_ends(
         num_held = service.cache_report(session.id).num_tokens
     with open_service(tiny_llama, tmp_path) as service:
         assert service.prefetch(session.id) == num_held
+
+
+@pytest.mark.parametrize("is_extended", [False, True], ids=["same", "extended"])
+def test_a_chat_replaced_by_a_file_goes_on_from_what_was_stored_for_it_also_after_restarts(
+    is_extended: bool, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    def goes_on(service: ChatService, text: str) -> Reply:
+        with counted_forwards(tiny_llama) as forwarded:
+            reply = send(service, session.id, text)
+        stats = reply.stats
+        assert stats.num_cached_tokens == num_held
+        assert sum(forwarded) == stats.num_computed_tokens + stats.num_completion_tokens - 1
+        return reply
+
+    def held_after(reply: Reply) -> int:
+        return reply.stats.num_prompt_tokens + reply.stats.num_completion_tokens - 1
+
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session(system_prompt="Be brief.")
+        send(service, session.id, "One " * 100)
+        shorter = service.export(session.id)
+        num_held = held_after(send(service, session.id, "Two"))
+        exported = service.export(session.id)
+        if is_extended:
+            service.import_(shorter, replace=True)
+        runtime_of(service).persistence.flush()
+        before = service.storage_report().cache
+        assert service.import_(exported, replace=True).outcome == "replaced"
+        assert service.storage_report().cache == before, "who holds what, and how much of the quota"
+        assert set(before.session_bytes) == {session.id}
+        num_held = held_after(goes_on(service, "Three"))
+        exported = service.export(session.id)
+    with open_service(tiny_llama, tmp_path) as service:
+        service.import_(exported, replace=True)
+        num_held = held_after(goes_on(service, "Four"))
+    with open_service(tiny_llama, tmp_path) as service:
+        goes_on(service, "Five")
+        service.drop_all_caches()
+        assert service.storage_report().cache.used_bytes == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_a_temporary_chat_is_kept_by_exporting_and_importing_it(service: ChatSer
     assert {s.id for s in service.sessions()} == {kept.id, replaced.id}
     service.delete(session.id)
     assert service.get_session(kept.id).id == kept.id
+
+
+@pytest.mark.parametrize("owner", ["local", "ann"])
+def test_an_import_that_names_messages_of_a_temporary_chat_gets_other_ids(service: ChatService, owner: str) -> None:
+    temporary = service.create_session(temporary=True)
+    send(service, temporary.id, "Hello")
+    data = json.loads(service.export(temporary.id))
+    data["session"]["id"] = "by-hand"
+    importing = service.for_owner(owner)
+    imported = importing.import_(json.dumps(data), replace=True).session
+    user, reply = importing.messages(imported.id)
+    importing.edit(reply.id, "Changed")
+    importing.edit(user.id, "Changed, too", GREEDY).result(TIMEOUT_S)
+    assert [m.text for m in service.messages(temporary.id)] == [m["text"] for m in data["messages"]]
+    assert importing.messages(imported.id)[0].text == "Changed, too"
 
 
 def test_a_cache_that_left_memory_is_computed_again_and_not_looked_for_on_disk(
