@@ -21,8 +21,9 @@
     const there = position === undefined ? within : within.querySelector(`article[data-position="${position}"]`);
     if (!there) return null;
     if (fold) return [...there.querySelectorAll("details")].find((e) => e.className === fold)?.firstElementChild;
-    const same = [...there.querySelectorAll(`[data-action="${CSS.escape(action ?? "")}"]`)];
-    const found = same.find((button) => position !== undefined || button.dataset.message === message);
+    const same = (place) => [...place.querySelectorAll(`[data-action="${CSS.escape(action ?? "")}"]`)];
+    const found = same(there).find((button) => position !== undefined || button.dataset.message === message);
+    if (!found && action === "forward") return same(within)[0]; // it moves with the tip
     if (!found?.disabled) return found;
     return found.parentElement.querySelector("button:not(:disabled)");
   };

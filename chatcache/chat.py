@@ -159,13 +159,17 @@ class ChatService(ChatReading, ChatSessions):
                 self._changed(self._store.set_tip(self._owner, session.id, prompt.parent_id)), undone, prompt
             )
 
-    def select(self, message_id: str) -> ChatSession:
-        """Make this message's branch the current one, down to the leaf last viewed. Stops a running turn first."""
+    def select(self, message_id: str, to_leaf: bool = True) -> ChatSession:
+        """Make this message's branch the current one, down to the leaf last viewed, or else no further than this reply.
+        Computes nothing. Stops a running turn first.
+
+        Raises InvalidInputError for a message of the person's own that is to be the end.
+        """
         message = self._message(message_id)
         with self._exclusive(message.session_id) as session:
             self._runtime.runner.stop_and_wait(session.id)
-            leaf = self._store.leaf_of(self._owner, message.id)
-            return self._changed(self._store.set_tip(self._owner, session.id, leaf.id))
+            end = self._store.leaf_of(self._owner, message.id) if to_leaf else message
+            return self._changed(self._store.set_tip(self._owner, session.id, end.id))
 
     # ---------------------------------------------------------------- private
 

@@ -47,6 +47,16 @@ class ChatReading(OwnedSessions):
         with translated_store_errors():
             return self._store.branch_length(self._owner, session_id)
 
+    def undone(self, session_id: str) -> Message | None:
+        """The reply that going forward leads to: one turn below the tip, on the branch last viewed, as rollbacks left
+        it, in whatever window or process; None where nothing is undone.
+
+        `select(undone.id, to_leaf=False)` takes one roll back back, as people know it from undo and redo; what lies
+        further down stays undone until the next step.
+        """
+        with translated_store_errors():
+            return self._store.next_reply(self._owner, session_id)
+
     def context_start(self, session_id: str) -> int:
         """How many messages at the beginning of the current branch the model no longer sees: where its memory starts.
 

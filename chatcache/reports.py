@@ -94,7 +94,8 @@ class TurnDetails:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What a rollback did. `select(undone.id)` is redo; `prompt` is the undone message whose text can be sent anew."""
+    """What a rollback did. `select(undone.id, to_leaf=False)` is redo; `prompt` is the undone message whose text can be
+    sent anew."""
 
     session: ChatSession
     undone: Message

@@ -136,8 +136,12 @@ def reopen_reply(db: DbSession, reply: MessageRow, tokenizer_digest: str) -> Mes
 
 
 def move_tip(db: DbSession, session: SessionRow, tip_id: str | None) -> None:
-    """Let the session end at `tip_id`, and make the way there the one last viewed."""
-    path = [] if tip_id is None else read_selections(db, session.id, tip_id)
+    """Let the session end at `tip_id`, and make the way there the one last viewed; where it ends before its first
+    message, the way to where it ended."""
+    end_id = tip_id or session.tip_id
+    path = [] if end_id is None else read_selections(db, session.id, end_id)
+    if path:
+        session.selected_child_id = path[0][0]
     for (message_id, selected_id), (child_id, _) in pairwise(path):
         if selected_id != child_id:
             db.execute(update(MessageRow).where(MessageRow.id == message_id).values(selected_child_id=child_id))

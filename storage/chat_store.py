@@ -41,7 +41,7 @@ from storage.chat_rows import (
 from storage.chat_search import match_sessions, terms_of
 from storage.database import Database
 from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
-from storage.message_tree import read_branch, read_last_turn, read_leaf_id
+from storage.message_tree import read_branch, read_last_turn, read_leaf_id, read_next_reply_id
 from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import (
     BegunTurn,
@@ -234,6 +234,12 @@ class ChatStore:
                 raise InvalidRecordError(f"The branch through message {message_id} does not end with a reply.")
             return leaf
 
+    def next_reply(self, owner: str, session_id: str) -> Message | None:
+        """The reply one turn below the tip, on the branch last viewed; None where the tip has no answer."""
+        with self._of_session(session_id).read() as db:
+            reply_id = read_next_reply_id(db, find_session(db, owner, session_id))
+            return None if reply_id is None else read_message(db, reply_id)
+
     def tree(self, owner: str, session_id: str) -> SessionTree:
         """The whole session, as of one moment."""
         with self._of_session(session_id).read() as db:
@@ -349,7 +355,7 @@ class ChatStore:
         """Let the session end at a reply, or before its first message.
 
         The way down to the tip becomes the one last viewed. What lies below the tip stays selected there, so that
-        `leaf_of(tip_id)` finds what a rollback left behind.
+        `leaf_of(tip_id)` and `next_reply` find what a rollback left behind.
         """
         with self._of_session(session_id).write() as db:
             session = find_session(db, owner, session_id)

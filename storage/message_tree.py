@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Select, func, literal, select
+from sqlalchemy import ColumnElement, Row, Select, func, literal, select
 from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
-from storage.models import MessageRow, TurnRow
+from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import Message
 
 
@@ -67,6 +67,27 @@ def read_leaf_id(db: DbSession, session_id: str, message_id: str) -> str:
     walk = walk.union_all(select(child.id, child.selected_child_id, child.position).join(walk, child.seq == next_seq))
     leaf_id: str = db.execute(select(walk.c.id).order_by(walk.c.position.desc()).limit(1)).scalar_one()
     return leaf_id
+
+
+def read_next_reply_id(db: DbSession, session: SessionRow) -> str | None:
+    """The reply one turn below the session's tip: at each message the selected child, else the newest."""
+    selected_id: str | None = session.selected_child_id
+    if session.tip_id is not None:
+        selected_id = db.scalar(select(MessageRow.selected_child_id).where(MessageRow.id == session.tip_id))
+    user = _read_child(db, session.id, session.tip_id, selected_id)
+    reply = None if user is None else _read_child(db, session.id, user.id, user.selected_child_id)
+    return None if reply is None else reply.id
+
+
+def _read_child(
+    db: DbSession, session_id: str, parent_id: str | None, selected_id: str | None
+) -> Row[str, str | None] | None:
+    """(id, selected child's id) of the child `selected_id`, else of the newest, if there is any."""
+    selected_first = ((MessageRow.id == selected_id).desc(), MessageRow.seq.desc())
+    children = select(MessageRow.id, MessageRow.selected_child_id).where(
+        MessageRow.session_id == session_id, MessageRow.parent_id.is_not_distinct_from(parent_id)
+    )
+    return db.execute(children.order_by(*selected_first).limit(1)).one_or_none()
 
 
 def _path_to(session_id: str, leaf_id: str, limit: int | None = None) -> Select[str, int]:

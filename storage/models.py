@@ -147,6 +147,7 @@ class SessionRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     origin_id: Mapped[str | None] = mapped_column(ID)
+    selected_child_id: Mapped[str | None] = mapped_column(ID)
     version: Mapped[int] = mapped_column(Integer)
 
     def to_record(self) -> ChatSession:
@@ -165,11 +166,13 @@ class SessionRow(Base):
             deleted_at=self.deleted_at,
             origin_id=self.origin_id,
             version=self.version,
+            selected_child_id=self.selected_child_id,
         )
 
 
 class MessageRow(Base):
-    """`selected_child_id` is a view's memory, not structure: where it names no child, the newest child counts."""
+    """`selected_child_id` is a view's memory, not structure, as in `SessionRow`: where it names no child, the newest
+    child counts."""
 
     __tablename__ = "messages"
     __table_args__ = (

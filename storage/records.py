@@ -36,6 +36,7 @@ class ChatSession:
     `tip_id` is the reply the session currently ends at, None before the first turn or after all were rolled back.
     `version` grows by one with every change of the session or of anything in it; other windows compare it.
     `template_vars` are the template's variables (dates above all), frozen when the session was made.
+    `selected_child_id` is the first message of the branch last viewed.
     """
 
     id: str
@@ -52,6 +53,7 @@ class ChatSession:
     deleted_at: datetime | None
     origin_id: str | None
     version: int
+    selected_child_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,21 @@ def branch_tree(session: ChatSession, branch: Sequence[Message], turns: Sequence
         )
         for message, child in zip(branch, children, strict=False)
     )
-    tip_id = branch[-1].id if branch else None
+    first_id, tip_id = (branch[0].id, branch[-1].id) if branch else (None, None)
+    session = dataclasses.replace(session, tip_id=tip_id, selected_child_id=first_id)
     finished = tuple(turn for turn in turns if turn.finished_at is not None)
-    return SessionTree(dataclasses.replace(session, tip_id=tip_id), messages, finished)
+    return SessionTree(session, messages, finished)
 
 
 def with_new_ids(tree: SessionTree, new_id: Callable[[], str]) -> SessionTree:
     """The same tree under ids from `new_id`; `origin_id` names what each was copied from. Requests stay behind."""
     ids = {message.id: new_id() for message in tree.messages}
     session = dataclasses.replace(
-        tree.session, id=new_id(), tip_id=ids.get(tree.session.tip_id or ""), origin_id=tree.session.id
+        tree.session,
+        id=new_id(),
+        tip_id=ids.get(tree.session.tip_id or ""),
+        selected_child_id=ids.get(tree.session.selected_child_id or ""),
+        origin_id=tree.session.id,
     )
     messages = tuple(
         dataclasses.replace(

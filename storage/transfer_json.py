@@ -21,6 +21,7 @@ SESSION_FIELDS = (
     "title",
     "system_prompt",
     "tip_id",
+    "selected_child_id",
     "pinned",
     "sampling",
     "settings",
@@ -180,6 +181,7 @@ class _Reader:
             deleted_at=None,
             origin_id=_optional_id(record, "origin_id"),
             version=1,
+            selected_child_id=_optional_id(record, "selected_child_id"),
         )
 
     def messages(self, records: list[Any], session: ChatSession) -> tuple[Message, ...]:

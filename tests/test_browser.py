@@ -111,6 +111,32 @@ def test_roll_back_puts_the_text_into_the_box_and_undo_brings_the_turn_back(page
     assert site.service.get_session(session_id).tip_id == tip
 
 
+def test_what_was_rolled_back_is_one_step_forward_each_also_after_a_reload_and_in_another_tab(
+    page: Page, context: BrowserContext, site: Site
+) -> None:
+    session_id = open_chat(page, site, SHORT, "First question.", "Second question.")
+    forward = button(page, "Forward")
+    expect(forward).to_have_count(0)
+    button(page, "Roll back").click()
+    expect(replies(page)).to_have_count(1)
+    button(page, "Roll back").click()
+    expect(page.get_by_text("before the first message")).to_be_visible()
+    button(page, "Dismiss").click()
+    page.reload()
+    expect(box(page)).to_have_value("First question.\n\nSecond question.")
+    forward.focus()
+    page.keyboard.press("Enter")
+    expect(replies(page)).to_have_count(1)
+    expect(box(page)).to_have_value("Second question.")
+    expect(forward).to_be_focused()
+    other = context.new_page()
+    other.goto(site.address(session_id))
+    button(other, "Forward").click()
+    expect(replies(page)).to_have_count(2)
+    expect(forward).to_have_count(0)
+    assert site.service.undone(session_id) is None
+
+
 def test_a_chat_opens_at_its_end(page: Page, site: Site) -> None:
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))

@@ -122,6 +122,38 @@ def test_rollback_computes_nothing_and_select_is_redo(service: ChatService, tiny
     assert texts(service, session.id)[2] == "Two"
 
 
+def test_each_step_forward_takes_one_roll_back_back(service: ChatService, tiny_llama: LoadedModel) -> None:
+    session = service.create_session()
+    assert service.undone(session.id) is None
+    replies = [send(service, session.id, text).message for text in ("One", "Two", "Three")]
+    assert service.undone(session.id) is None
+    for _ in replies:
+        service.rollback(session.id)
+    with counted_forwards(tiny_llama) as forwarded:
+        for reply in replies:
+            undone = service.undone(session.id)
+            assert undone is not None
+            assert undone.id == reply.id
+            assert service.select(undone.id, to_leaf=False).tip_id == undone.id
+    assert forwarded == []
+    assert service.undone(session.id) is None
+    assert texts(service, session.id)[::2] == ["One", "Two", "Three"]
+
+
+def test_what_was_answered_otherwise_meanwhile_is_undone_no_more(service: ChatService) -> None:
+    session = service.create_session()
+    send(service, session.id, "One")
+    send(service, session.id, "Two")
+    service.rollback(session.id)
+    running = service.send(session.id, "Three", sampling=Sampling(max_new_tokens=1000))
+    assert service.undone(session.id) is None
+    running.stop()
+    running.result(TIMEOUT_S)
+    assert service.undone(session.id) is None
+    with pytest.raises(InvalidInputError, match="end at a reply"):
+        service.select(service.messages(session.id)[0].id, to_leaf=False)
+
+
 def test_rollback_then_resend_computes_only_the_new_message(service: ChatService) -> None:
     session = service.create_session()
     one = send(service, session.id, "One")

@@ -418,6 +418,37 @@ def test_rolling_back_keeps_what_was_undone_for_redo(store: ChatStore) -> None:
     assert [m.id for m in store.branch(ME, session_id)] == [m.id for m in branch]
 
 
+def test_what_was_rolled_back_is_found_turn_by_turn_on_the_branch_last_viewed(store: ChatStore) -> None:
+    session_id, (one, reply, two, old) = chat(store, "one", "two")
+    assert store.next_reply(ME, session_id) is None, "nothing lies below the tip"
+    regenerate(store, session_id, two.id, "newer")
+    other_first = say(store, session_id, "uno", None)
+    store.set_tip(ME, session_id, old.id)
+    store.set_tip(ME, session_id, reply.id)
+    assert (found := store.next_reply(ME, session_id)) is not None
+    assert found.id == old.id, "the newer reply was not the one viewed last"
+    store.set_tip(ME, session_id, None)
+    assert (found := store.next_reply(ME, session_id)) is not None
+    assert found.id == reply.id, "the newer first message was not the one viewed last"
+    store.set_tip(ME, session_id, other_first.id)
+    store.set_tip(ME, session_id, None)
+    assert (found := store.next_reply(ME, session_id)) is not None
+    assert found.id == other_first.id
+    assert store.get_message(ME, one.id).selected_child_id == reply.id
+
+
+def test_where_no_first_message_is_known_as_viewed_rolling_back_looks_at_where_the_chat_ended(
+    store: ChatStore, database: Database
+) -> None:
+    session_id, (_, reply) = chat(store, "one")
+    say(store, session_id, "uno", None)
+    store.set_tip(ME, session_id, reply.id)
+    run_sql(database, "UPDATE sessions SET selected_child_id = NULL")  # as a database of an earlier version has it
+    store.set_tip(ME, session_id, None)
+    assert (found := store.next_reply(ME, session_id)) is not None
+    assert found.id == reply.id
+
+
 def test_selecting_goes_down_to_the_leaf_last_viewed_not_to_the_newest(store: ChatStore) -> None:
     session_id, (one, reply, two, old_leaf) = chat(store, "one", "two")
     new_leaf = regenerate(store, session_id, two.id, "newer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
 from chatcache.ui.layout import Page, lay_out
 from chatcache.ui.panel_handlers import PanelHandlers
-from chatcache.ui.place import Place
+from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 
 TAB = cast(gr.Request, SimpleNamespace(session_hash="tab"))
@@ -79,6 +80,44 @@ def test_an_undo_that_comes_too_late_ends_no_reply_that_has_begun_meanwhile(serv
     assert not running.stop_requested
     running.stop()
     running.result(60)
+
+
+def act(service: ChatService, page: Page, action: str, target: str, session_id: str, text: str = "") -> Updates:
+    """A click in a tab that has seen the chat as it is."""
+    seen = Seen.of(service.get_session(session_id)).to_json()
+    event = gr.EventData(None, {"action": action, "message": target})
+    return Actions(service, page, texts).act(Place(session_id).to_json(), seen, "", text, event)
+
+
+def test_going_forward_takes_back_what_rolling_back_did_to_the_box(service: ChatService, page: Page) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    for text in ("One.", "One. And two."):
+        service.send(session_id, text).result(60)
+    drafts = ["mine"]
+    for _ in range(2):
+        drafts.append(act(service, page, "rollback", "", session_id, drafts[-1])[page.message])
+    assert drafts == ["mine", "One. And two.\n\nmine", "One.\n\nOne. And two.\n\nmine"]
+    for text, before in pairwise(reversed(drafts)):
+        undone = service.undone(session_id)
+        assert undone is not None
+        assert act(service, page, "forward", undone.id, session_id, text)[page.message] == before
+    service.rollback(session_id, 2)
+    undone = service.undone(session_id)
+    assert undone is not None
+    assert act(service, page, "forward", undone.id, session_id, "One. And more")[page.message] == "One. And more"
+
+
+def test_a_step_forward_from_where_the_chat_no_longer_is_changes_nothing(service: ChatService, page: Page) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    first = service.send(session_id, "One.").result(60).message
+    service.rollback(session_id)
+    seen = Seen.of(service.get_session(session_id)).to_json()
+    service.send(session_id, "Two.").result(60)
+    before = service.get_session(session_id)
+    forward = gr.EventData(None, {"action": "forward", "message": first.id})
+    said = Actions(service, page, texts).act(Place(session_id).to_json(), seen, "", "", forward)
+    assert texts.STALE_PAGE in told(page, said)
+    assert service.get_session(session_id) == before
 
 
 def test_what_is_typed_for_a_chat_that_is_gone_is_not_counted(service: ChatService, page: Page) -> None:

@@ -26,7 +26,7 @@ from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
-from chatcache.ui.transcript import LiveReply, render_transcript
+from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import View
 from storage.records import MessageStatus
 
@@ -202,6 +202,18 @@ def test_any_reply_can_be_regenerated_and_only_the_tip_rolled_back() -> None:
     above, tip = ["copy", "edit", "fork", "regenerate"], ["regenerate", "rollback", "copy", "edit", "fork"]
     assert actions_of(markup) == [*question, *above, *question, *tip]
     assert markup.count(f'title="{texts.REGENERATE}"') == 1, "only the tip's button has that name"
+
+
+def test_what_was_rolled_back_is_offered_at_the_tip_alone_and_instead_of_going_on_with_it() -> None:
+    messages = [user("a"), reply("b"), user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
+    stopped = {"r2": TurnStats(finish_reason=FinishReason.CANCELLED)}
+    markup = render_transcript(texts, messages, stopped, undone_id="r3")
+    assert re.findall(r'data-action="forward" data-message="(\w+)"', markup) == ["r3"]
+    assert markup.index('data-action="rollback"') < markup.index('data-action="forward"')
+    assert "continue" not in actions_of(markup), "a reply that was answered cannot be continued"
+    assert "forward" not in actions_of(render_transcript(texts, messages, stopped))
+    assert actions_of(render_welcome(texts, undone_id="r1"))[0] == "forward"
+    assert "forward" not in actions_of(render_welcome(texts))
 
 
 def test_while_a_turn_runs_nothing_can_be_done_to_the_branch() -> None:

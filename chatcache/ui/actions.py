@@ -40,6 +40,7 @@ class Actions(Handlers):
             "next": lambda click: self._select_neighbour(click, 1),
             "select": lambda click: self._select(click, click.target),
             "redo": self._redo,
+            "forward": self._forward,
             "fork": self._fork,
             "undelete": self._undelete,
             "replace": lambda click: self.files.replace(click.place, click.target),
@@ -148,11 +149,19 @@ class Actions(Handlers):
         self._service.select(message_id)
         return {self._page.notice: ""}
 
+    def _forward(self, click: _Click) -> Updates:
+        """One turn forward again, from where the person saw the chat end."""
+        self._session_as_seen(click)
+        return self._redo(click)
+
     def _redo(self, click: _Click) -> Updates:
         """Take a roll back back: the turn's text leaves the box, what was typed after it stays."""
-        updates = self._select(click, click.target)
-        prompt = self._service.messages(self.session_at(click.place), limit=2)[0]
-        return updates | {self._page.message: click.text.removeprefix(prompt.text).lstrip("\n")}
+        session_id = self.session_at(click.place)
+        self._refuse_if_busy(session_id)
+        self._service.select(click.target, to_leaf=False)
+        prompt = self._service.messages(session_id, limit=2)[0].text
+        rest = click.text.removeprefix(prompt) if f"{click.text}\n\n".startswith(f"{prompt}\n\n") else click.text
+        return {self._page.message: rest.removeprefix("\n\n"), self._page.notice: ""}
 
     def _fork(self, click: _Click) -> Updates:
         """A new chat that goes on from the reply that was clicked; the one it comes from stays as it is."""

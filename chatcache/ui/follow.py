@@ -139,13 +139,16 @@ class Follower(Handlers):
             details=view.details,
             num_hidden=view.num_hidden,
             is_busy=is_busy,
+            undone_id=view.undone_id,
         )
+        if is_empty:
+            transcript = render_welcome(self._texts, is_temporary=view.is_temporary, undone_id=view.undone_id)
         updates: Updates = {
             page.seen: Seen.of(session).to_json(),
             page.title: render_title(self._texts, session.title, is_temporary=view.is_temporary),
             page.session_tools: gr.update(visible=session.deleted_at is None),
             page.pin: gr.update(value=self._texts.UNPIN if session.pinned else self._texts.PIN),
-            page.transcript: render_welcome(self._texts, is_temporary=view.is_temporary) if is_empty else transcript,
+            page.transcript: transcript,
             page.live: LiveReply(self._texts).to_json() if view.turn is not None else None,
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),

@@ -39,9 +39,15 @@ def render_question_controls(texts: Texts, message: Message, *, is_busy: bool) -
 
 
 def render_reply_controls(
-    texts: Texts, message: Message, stats: TurnStats | None, *, is_tip: bool, is_busy: bool
+    texts: Texts,
+    message: Message,
+    stats: TurnStats | None,
+    *,
+    is_tip: bool,
+    is_busy: bool,
+    undone_id: str | None = None,
 ) -> str:
-    """Below a reply."""
+    """Below a reply. `undone_id`: what the tip can go forward to; a reply that was answered cannot be continued."""
     tools = render_button("copy", None, texts.COPY, "icon copy")
     if is_busy:
         return f'<span class="tools">{tools}</span>'
@@ -52,10 +58,15 @@ def render_reply_controls(
         tools += render_button("regenerate", message.id, texts.REGENERATE_THIS, "icon regenerate")
         return f'{_render_versions(texts, message, *names)}<span class="tools">{tools}</span>'
     steps = render_button("regenerate", message.id, texts.REGENERATE, "regenerate", keys="Alt+Shift+R")
-    if finish_reason(message, stats) in CONTINUABLE:
+    if finish_reason(message, stats) in CONTINUABLE and undone_id is None:
         steps += render_button("continue", message.id, texts.CONTINUE, "continue")
-    steps += render_button("rollback", message.id, texts.ROLL_BACK, "rollback")
+    steps += render_button("rollback", message.id, texts.ROLL_BACK, "rollback") + render_forward(texts, undone_id)
     return f'{_render_versions(texts, message, *names)}{steps}<span class="tools">{tools}</span>'
+
+
+def render_forward(texts: Texts, undone_id: str | None) -> str:
+    """The way back to the turn that was rolled back last; nothing where none was."""
+    return "" if undone_id is None else render_button("forward", undone_id, texts.FORWARD, "forward")
 
 
 def finish_reason(message: Message, stats: TurnStats | None) -> FinishReason | None:

@@ -14,7 +14,13 @@ from typing import Any
 from chatcache.reports import TurnDetails
 from chatcache.stats import TurnStats
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown, render_plain
-from chatcache.ui.message_controls import finish_reason, render_button, render_question_controls, render_reply_controls
+from chatcache.ui.message_controls import (
+    finish_reason,
+    render_button,
+    render_forward,
+    render_question_controls,
+    render_reply_controls,
+)
 from chatcache.ui.reply_details import render_details
 from chatcache.ui.texts import Texts
 from storage.records import Message, Role
@@ -31,10 +37,12 @@ def render_transcript(
     details: Mapping[str, TurnDetails] = MappingProxyType({}),
     num_hidden: int = 0,
     is_busy: bool = False,
+    undone_id: str | None = None,
 ) -> str:
     """The messages, root first; the last one carries what can be done at the tip, unless a turn is running.
 
     `num_hidden` messages before the first are not shown yet. `details` add to the figures how a reply was asked for.
+    `undone_id`: the reply that the tip can go forward to.
     """
     earlier = render_button("earlier", None, texts.SHOW_EARLIER, "wide") if num_hidden else ""
     tip_id = messages[-1].id if messages and not is_busy else None
@@ -45,19 +53,25 @@ def render_transcript(
         if first_read and message.position == first_read:
             parts.append(left_out)
         cost, made = stats.get(message.id), details.get(message.id)
-        parts.append(_render_message(texts, message, cost, made, is_tip=message.id == tip_id, is_busy=is_busy))
+        is_tip = message.id == tip_id
+        parts.append(_render_message(texts, message, cost, made, is_tip, is_busy, undone_id if is_tip else None))
     return "".join(parts)
 
 
-def render_welcome(texts: Texts, *, is_temporary: bool = False) -> str:
+def render_welcome(texts: Texts, *, is_temporary: bool = False, undone_id: str | None = None) -> str:
+    """A chat without messages; where they were rolled back, the way to the first turn of them."""
     suggestions = "".join(
         f'<li><button type="button" class="suggestion" data-action="suggest" data-message="{number}">'
         f"{html.escape(text)}</button></li>"
         for number, text in enumerate(texts.PROMPT_SUGGESTIONS)
     )
     detail = texts.TEMPORARY_DETAIL if is_temporary else texts.WELCOME_DETAIL
+    forward = ""
+    if undone_id is not None:
+        forward = f'<p class="undone">{texts.ALL_ROLLED_BACK}{render_forward(texts, undone_id)}</p>'
     return (
-        f'<div class="welcome"><h2>{texts.WELCOME}</h2><p>{detail}</p><ul class="suggestions">{suggestions}</ul></div>'
+        f'<div class="welcome"><h2>{texts.WELCOME}</h2><p>{detail}</p>{forward}'
+        f'<ul class="suggestions">{suggestions}</ul></div>'
     )
 
 
@@ -108,7 +122,13 @@ LIVE_TEMPLATE = (
 
 
 def _render_message(
-    texts: Texts, message: Message, stats: TurnStats | None, made: TurnDetails | None, *, is_tip: bool, is_busy: bool
+    texts: Texts,
+    message: Message,
+    stats: TurnStats | None,
+    made: TurnDetails | None,
+    is_tip: bool,
+    is_busy: bool,
+    undone_id: str | None,
 ) -> str:
     if message.role is Role.USER:
         return (
@@ -121,7 +141,7 @@ def _render_message(
     body = render_markdown(message.text, texts)
     if not message.text and not ending:
         body = f'<p class="quiet">{texts.EMPTY_REPLY}</p>'
-    controls = render_reply_controls(texts, message, stats, is_tip=is_tip, is_busy=is_busy)
+    controls = render_reply_controls(texts, message, stats, is_tip=is_tip, is_busy=is_busy, undone_id=undone_id)
     return (
         f'<article class="message reply{" tip" if is_tip else ""}" data-testid="bot" data-id="{message.id}" '
         f'data-position="{message.position}" data-source="{html.escape(message.text)}" aria-label="{texts.MODEL}">'

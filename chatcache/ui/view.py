@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A session as of `session.version`: the messages to show, without the reply that is being written by `turn`."""
+    """A session as of `session.version`: the messages to show, without the reply that is being written by `turn`.
+
+    `undone_id`: the reply that going forward leads to, where turns were rolled back.
+    """
 
     session: ChatSession
     messages: tuple[Message, ...]
@@ -27,6 +30,7 @@ class View:
     turn: Turn | None
     details: Mapping[str, TurnDetails] = field(default_factory=dict)
     is_temporary: bool = False
+    undone_id: str | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -59,4 +63,14 @@ def load_view(service: ChatService, place: Place) -> View | None:
     num_hidden = shown[0].position if shown else 0
     details = service.turn_details([m.id for m in shown])
     stats = {reply_id: made.stats for reply_id, made in details.items() if made.finished_at is not None}
-    return View(session, shown, num_hidden, stats, turn, details, service.is_temporary(session.id))
+    undone = service.undone(session.id)
+    return View(
+        session,
+        shown,
+        num_hidden,
+        stats,
+        turn,
+        details,
+        is_temporary=service.is_temporary(session.id),
+        undone_id=undone.id if undone is not None and turn is None else None,
+    )
