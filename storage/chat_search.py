@@ -1,51 +1,165 @@
-"""What a person typed into the search box, as conditions on sessions.
+"""`ChatSearch`: what a person typed into the search box, and the sessions that have it.
 
-Every word must stand in the title or in some message of the chat, whatever its branch, perhaps inside other words and
-without case. Words in double quotes stand together. No character means anything else, so nothing can be typed wrong.
+Every word must stand in the title or in some message of the chat, whatever its branch, perhaps inside other words, and
+in any spelling that `folding` takes for the same. Words in double quotes stand together. No character means anything
+else, so nothing can be typed wrong.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy import ColumnElement, Select, Text, and_, func, or_, select, true
+from sqlalchemy.orm import InstrumentedAttribute
 
+from storage.database import Database
+from storage.errors import DatabaseError, DiskFullError
+from storage.excerpt import Excerpt, excerpt_of, marked
+from storage.folding import fold
 from storage.models import MessageRow, SessionRow
-from storage.text_index import FEWEST_CHARACTERS, rows_with
+from storage.records import ChatSession
+from storage.text_index import (
+    FEWEST_CHARACTERS,
+    are_texts_due,
+    index_due_texts,
+    remake_text_index,
+    rows_with,
+)
 
 MOST_TERMS = 8
 """More words find no less."""
 _TERM = re.compile(r'"([^"]*)"?|([^\s"]+)')
 
+logger = logging.getLogger(__name__)
+
 
 def terms_of(query: str) -> tuple[str, ...]:
-    """The words and quoted phrases of a query, each once. A quotation mark that is not closed reaches to the end."""
-    found = (" ".join((phrase or word).split()) for phrase, word in _TERM.findall(query))
-    return tuple({term.casefold(): term for term in found if term}.values())[:MOST_TERMS]
+    """The words and quoted phrases of a query, folded, each once. A quotation mark that is not closed reaches to the
+    end."""
+    found = (" ".join(fold(phrase or word).split()) for phrase, word in _TERM.findall(query))
+    return tuple(dict.fromkeys(term for term in found if term))[:MOST_TERMS]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionMatch:
-    """`found`: whether a session has all that is looked for; `in_title`: whether its title alone has."""
+class FoundSession:
+    """A session that has what was looked for. `excerpt` is from a message that has some of it; empty where none has."""
 
-    found: ColumnElement[bool]
-    in_title: ColumnElement[bool]
-
-
-def match_sessions(owner: str, terms: Sequence[str], *, has_text_index: bool) -> SessionMatch:
-    """The owner's sessions that have `terms`. With a text index, messages are looked up in it."""
-    in_titles = [SessionRow.title.icontains(term, autoescape=True) for term in terms]
-    in_texts = [_is_said(owner, term, has_text_index=has_text_index) for term in terms]
-    found = (or_(title, text) for title, text in zip(in_titles, in_texts, strict=True))
-    return SessionMatch(and_(true(), *found), and_(true(), *in_titles))
+    session: ChatSession
+    title: Excerpt
+    excerpt: Excerpt
 
 
-def _is_said(owner: str, term: str, *, has_text_index: bool) -> ColumnElement[bool]:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search, as statements. Messages are looked up in the text index where there is one."""
+
+    owner: str
+    terms: tuple[str, ...]
+    deleted: bool
+    limit: int
+    offset: int
+
+    def sessions(self, *, has_text_index: bool) -> Select[tuple[SessionRow]]:
+        titled = [_has(SessionRow.title, term) for term in self.terms]
+        said = [self._is_said(term, has_text_index=has_text_index) for term in self.terms]
+        found = (or_(title, text) for title, text in zip(titled, said, strict=True))
+        in_bin = SessionRow.deleted_at.is_not(None) if self.deleted else SessionRow.deleted_at.is_(None)
+        return (
+            select(SessionRow)
+            .where(SessionRow.owner == self.owner, in_bin, *found)
+            .order_by(and_(true(), *titled).desc(), SessionRow.updated_at.desc(), SessionRow.id.desc())
+            .limit(self.limit)
+            .offset(self.offset)
+        )
+
+    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[tuple[str, str]]:
+        """Of each of these sessions the newest message that has all terms, or else the newest that has one of them."""
+        having = [_has_message(term, has_text_index=has_text_index) for term in self.terms]
+        newest = (
+            select(func.max(MessageRow.seq)).where(MessageRow.session_id == SessionRow.id, condition).scalar_subquery()
+            for condition in ([and_(*having), or_(*having)] if len(having) > 1 else having)
+        )
+        chosen = select(func.coalesce(*newest, None)).where(SessionRow.id.in_(session_ids))
+        return select(MessageRow.session_id, MessageRow.text).where(MessageRow.seq.in_(chosen))
+
+    def _is_said(self, term: str, *, has_text_index: bool) -> ColumnElement[bool]:
+        having = _has_message(term, has_text_index=has_text_index)
+        if has_text_index and len(term) >= FEWEST_CHARACTERS:
+            return SessionRow.id.in_(select(MessageRow.session_id).where(MessageRow.owner == self.owner, having))
+        # Of many chats most have a short term in one of their first messages: each is read up to there.
+        return select(MessageRow.seq).where(MessageRow.session_id == SessionRow.id, having).exists()
+
+
+def _has(column: InstrumentedAttribute[str], term: str) -> ColumnElement[bool]:
+    return func.fold(column, type_=Text).contains(term, autoescape=True)
+
+
+def _has_message(term: str, *, has_text_index: bool) -> ColumnElement[bool]:
     if has_text_index and len(term) >= FEWEST_CHARACTERS:
-        rows = MessageRow.seq.in_(rows_with(term))
-        return SessionRow.id.in_(select(MessageRow.session_id).where(MessageRow.owner == owner, rows))
-    # Of many chats most have a short term in one of their first messages: each is read up to there.
-    said = MessageRow.text.icontains(term, autoescape=True)
-    return select(MessageRow.seq).where(MessageRow.session_id == SessionRow.id, said).exists()
+        return MessageRow.seq.in_(rows_with(term))
+    return _has(MessageRow.text, term)
+
+
+class ChatSearch:
+    """Sessions of one database, searched. A text index that fails is made anew; one that fails again is not used."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(
+        self, owner: str, terms: Sequence[str], *, deleted: bool, limit: int, offset: int
+    ) -> tuple[FoundSession, ...]:
+        """The owner's sessions (or those in the bin) that have `terms`, those that have all in their titles first, then
+        the most recently changed."""
+        search = _Search(owner, tuple(terms), deleted=deleted, limit=limit, offset=offset)
+        if self._database.has_text_index:
+            try:
+                return self._find_with_index(search)
+            except DiskFullError:
+                logger.warning("The disk is too full to bring the text index up to date")
+            except DatabaseError as error:
+                logger.warning("The text index is damaged and made anew: %s", error)
+                try:
+                    self.remake_index()
+                    return self._find_with_index(search)
+                except DatabaseError:
+                    logger.warning("The text index cannot be made anew; searching reads the texts", exc_info=True)
+                    self._database.has_text_index = False
+        return self._find(search, has_text_index=False)
+
+    def bring_index_up_to_date(self) -> None:
+        """Index the messages that changed. Raises DatabaseError where the index is damaged."""
+        while True:
+            with self._database.read() as db:
+                if not are_texts_due(db.connection()):
+                    return
+            with self._database.write() as db:
+                index_due_texts(db.connection())
+
+    def remake_index(self) -> None:
+        """An index in the place of the one that is there."""
+        with self._database.write() as db:
+            remake_text_index(db.connection())
+
+    def _find_with_index(self, search: _Search) -> tuple[FoundSession, ...]:
+        self.bring_index_up_to_date()
+        return self._find(search, has_text_index=True)
+
+    def _find(self, search: _Search, *, has_text_index: bool) -> tuple[FoundSession, ...]:
+        with self._database.read() as db:
+            sessions = db.scalars(search.sessions(has_text_index=has_text_index)).all()
+            texts = {
+                row.session_id: row.text
+                for row in db.execute(search.texts([s.id for s in sessions], has_text_index=has_text_index))
+            }
+            return tuple(
+                FoundSession(
+                    session=session.to_record(),
+                    title=marked(session.title, search.terms),
+                    excerpt=excerpt_of(texts[session.id], search.terms) if session.id in texts else (),
+                )
+                for session in sessions
+            )

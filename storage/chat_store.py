@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, and_, delete, func, select, update
+from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from storage.chat_rows import (
@@ -38,7 +38,7 @@ from storage.chat_rows import (
     touch,
     utc_now,
 )
-from storage.chat_search import match_sessions, terms_of
+from storage.chat_search import ChatSearch, FoundSession, terms_of
 from storage.database import Database
 from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
 from storage.message_tree import read_branch, read_last_turn, read_leaf_id, read_next_reply_id
@@ -75,6 +75,7 @@ class ChatStore:
     def __init__(self, database: Database, temporary: Database | None = None) -> None:
         """`temporary`: where temporary sessions are kept; without it there can be none."""
         self._database = database
+        self._search = ChatSearch(database)
         self._temporary = temporary
         self._temporary_ids: set[str] = set()
 
@@ -127,18 +128,24 @@ class ChatStore:
     ) -> tuple[ChatSession, ...]:
         """A page of the owner's sessions (or of the bin), pinned ones first, then the most recently changed.
 
-        With a `query` (see `chat_search`), those that have it, in their titles first, then the most recently changed.
+        With a `query`, those that `search` finds.
         """
+        if terms_of(query or ""):
+            found = self.search(owner, query or "", deleted=deleted, limit=limit, offset=offset)
+            return tuple(each.session for each in found)
         in_bin = SessionRow.deleted_at.is_not(None) if deleted else SessionRow.deleted_at.is_(None)
-        statement = select(SessionRow).where(SessionRow.owner == owner, in_bin)
-        first: ColumnElement[bool] = SessionRow.pinned.expression
-        if terms := terms_of(query or ""):
-            match = match_sessions(owner, terms, has_text_index=self._database.has_text_index)
-            statement, first = statement.where(match.found), match.in_title
-        newest_first = (first.desc(), SessionRow.updated_at.desc(), SessionRow.id.desc())
+        newest_first = (SessionRow.pinned.desc(), SessionRow.updated_at.desc(), SessionRow.id.desc())
+        statement = select(SessionRow).where(SessionRow.owner == owner, in_bin).order_by(*newest_first)
         with self._database.read() as db:
-            rows = db.scalars(statement.order_by(*newest_first).limit(limit).offset(offset))
-            return tuple(row.to_record() for row in rows)
+            return tuple(row.to_record() for row in db.scalars(statement.limit(limit).offset(offset)))
+
+    def search(
+        self, owner: str, query: str, *, deleted: bool = False, limit: int = 50, offset: int = 0
+    ) -> tuple[FoundSession, ...]:
+        """A page of the owner's sessions (or of the bin) that have the `query`, see `chat_search`, and where they have
+        it: in their titles first, then the most recently changed. Nothing is found by a query without a word."""
+        terms = terms_of(query)
+        return self._search.find(owner, terms, deleted=deleted, limit=limit, offset=offset) if terms else ()
 
     def update_session(self, owner: str, session_id: str, **changes: Unpack[SessionChanges]) -> ChatSession:
         """Change what is named, leave the rest."""

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session as DbSession
 
 from storage.data_dir import ensure_private_file, lock_data_dir, unusable
 from storage.errors import DatabaseError, DataDirError, DiskFullError
+from storage.folding import fold
 from storage.text_index import ensure_text_index
 
 DATABASE_NAME = "chats.db"
@@ -172,8 +173,7 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.isolation_level = None
         # One damaged byte in a text must not make the whole chat unreadable.
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        # SQLite's own knows ASCII only, and searches ignore case by it.
-        connection.create_function("lower", 1, _lower, deterministic=True)
+        connection.create_function("fold", 1, _fold, deterministic=True)
         for pragma in ("foreign_keys=ON", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -184,8 +184,8 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _lower(value: Any) -> Any:
-    return value.lower() if isinstance(value, str) else value
+def _fold(value: Any) -> Any:
+    return fold(value) if isinstance(value, str) else value
 
 
 def migration_config() -> Config:

@@ -1,10 +1,13 @@
 """SQLite's own full text index of messages: which messages contain a term, wherever it stands and in any script.
 
-It is derived from the table `messages` and can be made anew at any time; triggers keep it right, so whoever writes
-messages need not know it. It knows three letters at a time (FTS5's `trigram`), so that a word is found while it is
-typed, inside other words, and in scripts that write no spaces. A reply enters it when it is no longer being written.
+It is derived from the table `messages` and can be made anew at any time. It knows folded texts (see `folding`), three
+letters at a time (FTS5's `trigram`), so that a word is found while it is typed, inside other words, and in scripts that
+write no spaces. A reply enters it when it is no longer being written.
 
-SQLite can be compiled without it, and other databases have none: then there is no index, and searching reads the texts.
+Whoever writes messages need not know it: triggers note in an ordinary table which messages changed, and the index is
+brought up to date before it is asked. So a damaged index can refuse no message.
+
+SQLite can be compiled without FTS5, and other databases have none: there is no index then, and searching reads texts.
 """
 
 from __future__ import annotations
@@ -12,19 +15,28 @@ from __future__ import annotations
 import sqlite3
 
 from sqlalchemy import ColumnClause, Connection, Select, column, select, table, text
+from sqlalchemy.exc import DBAPIError
+
+from storage.folding import fold
 
 TABLE = "message_texts"
+DUE = f"{TABLE}_due"
+"""The `seq` of every message that changed since the index was brought up to date."""
 FEWEST_CHARACTERS = 3
 """Shorter terms cannot be looked up."""
+NUM_INDEXED_AT_ONCE = 500
 
-_IS_SETTLED = "{row}.status <> 'generating'"
-_REMOVE = f"INSERT INTO {TABLE}({TABLE}, rowid, text) VALUES ('delete', old.seq, old.text);"
-_ADD = f"INSERT INTO {TABLE}(rowid, text) VALUES (new.seq, new.text);"
+_SHADOWS = ("data", "idx", "content", "docsize", "config")
+"""The tables in which FTS5 keeps the index, after its name."""
+_NOTE = f"INSERT OR IGNORE INTO {DUE}(seq) VALUES ({{row}}.seq);"
 _TRIGGERS = {
-    "added": ("AFTER INSERT", "new", _ADD),
-    "removed": ("AFTER DELETE", "old", _REMOVE),
-    "changed": ("BEFORE UPDATE OF text, status", "old", _REMOVE),
-    "changed_to": ("AFTER UPDATE OF text, status", "new", _ADD),
+    "added": ("INSERT", "new.status <> 'generating'", _NOTE.format(row="new")),
+    "removed": ("DELETE", "old.status <> 'generating'", _NOTE.format(row="old")),
+    "changed": (
+        "UPDATE OF text, status",
+        "old.status <> 'generating' OR new.status <> 'generating'",
+        _NOTE.format(row="new"),
+    ),
 }
 
 
@@ -36,28 +48,54 @@ def ensure_text_index(connection: Connection) -> bool:
     if connection.dialect.name != "sqlite":
         return False
     names = set(connection.scalars(text("SELECT name FROM sqlite_master WHERE type IN ('table', 'trigger')")))
-    triggers = {f"{TABLE}_{name}" for name in _TRIGGERS}
     if not is_possible():
-        for trigger in triggers & names:
-            connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
+        _drop_triggers(connection)
         return False
-    if TABLE in names and triggers <= names:
-        return True
-    for trigger in triggers & names:
-        connection.exec_driver_sql(f"DROP TRIGGER {trigger}")
-    if TABLE in names:
-        connection.exec_driver_sql(f"DROP TABLE {TABLE}")
-    connection.exec_driver_sql(
-        f"CREATE VIRTUAL TABLE {TABLE} USING fts5(text, content='messages', content_rowid='seq', tokenize='trigram')"
-    )
-    settled = _IS_SETTLED.format(row="messages")
-    connection.exec_driver_sql(f"INSERT INTO {TABLE}(rowid, text) SELECT seq, text FROM messages WHERE {settled}")
-    for name, (when, row, action) in _TRIGGERS.items():
-        settled = _IS_SETTLED.format(row=row)
-        connection.exec_driver_sql(
-            f"CREATE TRIGGER {TABLE}_{name} {when} ON messages WHEN {settled} BEGIN {action} END"
-        )
+    if not {TABLE, DUE, *map(_trigger_name, _TRIGGERS)} <= names:
+        remake_text_index(connection)
     return True
+
+
+def remake_text_index(connection: Connection) -> None:
+    """An index of all messages in the place of the one that is there, whatever state that is in."""
+    _drop_triggers(connection)
+    _drop_index(connection)
+    connection.exec_driver_sql(f"CREATE VIRTUAL TABLE {TABLE} USING fts5(text, tokenize='trigram')")
+    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {DUE}")
+    connection.exec_driver_sql(f"CREATE TABLE {DUE} (seq INTEGER PRIMARY KEY)")
+    connection.exec_driver_sql(f"INSERT INTO {DUE} SELECT seq FROM messages")
+    for name, (event, condition, action) in _TRIGGERS.items():
+        connection.exec_driver_sql(
+            f"CREATE TRIGGER {_trigger_name(name)} AFTER {event} ON messages WHEN {condition} BEGIN {action} END"
+        )
+    while are_texts_due(connection):
+        index_due_texts(connection)
+
+
+def are_texts_due(connection: Connection) -> bool:
+    """Whether messages changed since the index was last brought up to date."""
+    return connection.scalar(text(f"SELECT 1 FROM {DUE} LIMIT 1")) is not None
+
+
+def index_due_texts(connection: Connection) -> None:
+    """Bring the index up to date with some of the messages that changed, few enough that no other writer waits long."""
+    due = connection.execute(
+        text(
+            f"SELECT due.seq, messages.text, messages.status FROM {DUE} due LEFT JOIN messages USING (seq)"
+            " ORDER BY due.seq LIMIT :at_most"
+        ),
+        {"at_most": NUM_INDEXED_AT_ONCE},
+    ).all()
+    if not due:
+        return
+    for derived, key in ((TABLE, "rowid"), (DUE, "seq")):
+        connection.execute(text(f"DELETE FROM {derived} WHERE {key} = :seq"), [{"seq": row.seq} for row in due])
+    settled = [row for row in due if row.text is not None and row.status != "generating"]
+    if settled:
+        connection.execute(
+            text(f"INSERT INTO {TABLE}(rowid, text) VALUES (:seq, :folded)"),
+            [{"seq": row.seq, "folded": fold(row.text)} for row in settled],
+        )
 
 
 def is_possible() -> bool:
@@ -72,9 +110,31 @@ def is_possible() -> bool:
     return True
 
 
-def rows_with(term: str) -> Select[int]:
-    """The `seq` of every message whose text contains `term`, of all owners, without case. For terms of
+def rows_with(folded_term: str) -> Select[int]:
+    """The `seq` of every message whose folded text contains the term, of all owners. For terms of
     `FEWEST_CHARACTERS` or more."""
-    phrase = '"' + term.replace('"', '""') + '"'
+    phrase = '"' + folded_term.replace('"', '""') + '"'
     rowid: ColumnClause[int] = column("rowid")
     return select(rowid).select_from(table(TABLE)).where(column(TABLE).op("MATCH")(phrase))
+
+
+def _trigger_name(name: str) -> str:
+    return f"{TABLE}_{name}"
+
+
+def _drop_triggers(connection: Connection) -> None:
+    for name in _TRIGGERS:
+        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {_trigger_name(name)}")
+
+
+def _drop_index(connection: Connection) -> None:
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}")
+    except DBAPIError:
+        # FTS5 refuses to open what is damaged, and so to drop it: it is forgotten, and what it lay in is dropped.
+        connection.exec_driver_sql("PRAGMA writable_schema = ON")
+        connection.execute(text("DELETE FROM sqlite_master WHERE name = :name"), {"name": TABLE})
+        connection.exec_driver_sql("PRAGMA writable_schema = RESET")
+    for shadow in _SHADOWS:
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}_{shadow}")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
+import unicodedata
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage import text_index
-from storage.chat_search import MOST_TERMS, terms_of
+from storage import chat_search, text_index
+from storage.chat_search import MOST_TERMS, ChatSearch, terms_of
 from storage.chat_store import ChatStore
-from storage.database import Database
+from storage.database import DATABASE_NAME, Database, migration_config
+from storage.errors import DatabaseError
+from storage.excerpt import Piece, excerpt_of, marked
+from storage.folding import fold
 from storage.models import EPOCH
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus, Role, SessionTree
 from storage.text_index import TABLE
@@ -68,11 +74,11 @@ def found(store: ChatStore, query: str, *, deleted: bool = False, owner: str = M
         ('the "quick brown" fox', ("the", "quick brown", "fox")),
         ('the "quick bro', ("the", "quick bro")),
         ('say"hi"', ("say", "hi")),
-        ("Fox fox FOX", ("FOX",)),
+        ("Fox fox FOX", ("fox",)),
         ('""', ()),
         ('"', ()),
         ("   ", ()),
-        ("a OR NOT b*", ("a", "OR", "NOT", "b*")),
+        ("a OR NOT b*", ("a", "or", "not", "b*")),
     ],
 )
 def test_a_query_is_words_and_quoted_phrases(query: str, terms: tuple[str, ...]) -> None:
@@ -156,7 +162,7 @@ def test_nobody_finds_what_another_wrote(store: ChatStore) -> None:
     assert found(store, "fox", owner=OTHER) == ["theirs"]
 
 
-WORDS = st.text("abcxyzABC äÄéлЛ你好🙂'\"*-.", max_size=12)
+WORDS = st.text("abcxyzABC äÄéлЛıİIiß\u0301你好🙂'\"*-.", max_size=12)
 
 
 @given(texts=st.lists(WORDS, min_size=1, max_size=4), query=WORDS)
@@ -181,20 +187,110 @@ def test_the_same_is_found_with_the_index_and_without(database: Database, texts:
     assert store.sessions(owner, query=query) == with_index
 
 
+# Spellings
+
+SAME = [
+    ("İstanbul", "ISTANBUL", "istanbul", "ıstanbul", "I\u0307stanbul"),
+    ("IŞIK", "ışık", "isik", "İŞİK"),
+    ("Straße", "STRASSE", "strasse", "STRAẞE"),
+    ("café", "cafe\u0301", "CAFÉ", "cafe"),
+    ("Ὀδυσσεύς", "οδυσσευσ", "ΟΔΥΣΣΕΎΣ"),
+    ("Ёлка", "елка"),
+    ("한국어", "\u1112\u1161\u11ab\u1100\u116e\u11a8\u110b\u1165"),
+    ("ﬁnal", "FINAL", "ｆｉｎａｌ"),
+    ("Việt Nam", '"viet nam"'),
+]
+
+
+@pytest.mark.parametrize("spellings", SAME, ids=lambda spellings: spellings[-1])
+def test_one_word_is_found_in_all_its_spellings(store: ChatStore, spellings: tuple[str, ...]) -> None:
+    for spelling in spellings:
+        chat(store, "said", f"x{spelling.strip(chr(34))}x")
+    chat(store, spellings[0])
+    for spelling in spellings:
+        assert found(store, spelling) == [spellings[0], *["said"] * len(spellings)], spelling
+
+
+def test_what_sqlites_own_tokenizer_takes_for_one_latin_letter_is_one_here() -> None:
+    letters = [chr(n) for n in range(0xC0, 0x250) if chr(n).isalpha()]
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize='unicode61 remove_diacritics 2')")
+    connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab(t, 'instance')")
+    connection.executemany("INSERT INTO t(rowid, x) VALUES (?, ?)", [(ord(each), f"q{each}q") for each in letters])
+    for seq, token in connection.execute("SELECT doc, term FROM v"):
+        assert fold(f"q{chr(seq)}q") == fold(token), chr(seq)
+    connection.close()
+
+
+@given(st.text())
+def test_folding_twice_is_folding_once_and_forgets_how_letters_are_composed(text: str) -> None:
+    assert fold(fold(text)) == fold(text)
+    assert fold(unicodedata.normalize("NFC", text)) == fold(unicodedata.normalize("NFD", text)) == fold(text)
+
+
+# Excerpts
+
+
+def excerpt(store: ChatStore, query: str) -> list[tuple[str, list[str]]]:
+    """Of every session found: the excerpt, and what is marked in it."""
+    return [
+        ("".join(piece.text for piece in each.excerpt), [piece.text for piece in each.excerpt if piece.is_hit])
+        for each in store.search(ME, query)
+    ]
+
+
+def test_a_found_chat_shows_where_it_has_what_was_looked_for(store: ChatStore) -> None:
+    chat(store, "a", "filler " * 100 + "the İSTANBUL ferry\n\nleaves at nine. " + "filler " * 100)
+    ((shown, hits),) = excerpt(store, "istanbul nine")
+    assert hits == ["İSTANBUL", "nine"]
+    assert "the İSTANBUL ferry leaves at nine. filler" in shown
+    assert (shown[0], shown[-1]) == ("…", "…")
+    assert len(shown) < 200
+
+
+def test_the_message_that_has_every_word_is_shown_before_a_newer_one_that_has_some(store: ChatStore) -> None:
+    chat(store, "a", "red and green", "red alone")
+    assert excerpt(store, "red green")[0][1] == ["red", "green"]
+    assert excerpt(store, "red")[0] == ("re: red alone", ["red"]), "the newest that has it"
+
+
+def test_hits_in_the_title_are_marked_and_a_chat_may_have_no_excerpt(store: ChatStore) -> None:
+    chat(store, "My Café", "nothing of it")
+    (only,) = store.search(ME, "cafe")
+    assert (only.title, only.excerpt) == ((Piece("My "), Piece("Café", is_hit=True)), ())
+
+
+TEXTS = st.text("abAB ıİIißéЁlΣς\u0301\u0307世\u05bc\u05b4\n", max_size=300)
+
+
+@given(text=TEXTS, query=TEXTS)
+def test_an_excerpt_is_a_part_of_the_text_and_marks_only_what_was_looked_for(text: str, query: str) -> None:
+    terms = terms_of(query)
+    pieces = excerpt_of(text, terms)
+    shown = "".join(piece.text for piece in pieces).removeprefix("…").removesuffix("…")
+    assert shown in unicodedata.normalize("NFC", " ".join(text.split()))
+    assert all(any(term in fold(piece.text) for term in terms) for piece in pieces if piece.is_hit)
+    assert "".join(piece.text for piece in marked(text, terms)) == text
+
+
 # The index
 
 
 def indexed(database: Database) -> list[str]:
-    """The texts in the index, as the index itself counts them."""
+    """The texts in the index, once it is up to date, as the index itself counts them."""
+    ChatSearch(database).bring_index_up_to_date()
     with database.read() as db:
         rows = db.execute(sa.text(f"SELECT m.text FROM {TABLE}_docsize d LEFT JOIN messages m ON m.seq = d.id"))
         return sorted(row.text for row in rows)
 
 
 def check(database: Database) -> None:
-    """SQLite's own check: raises where the index and what it stands for differ."""
+    """SQLite's own check, which raises, and that the index holds the messages as they are."""
+    ChatSearch(database).bring_index_up_to_date()
     with database.write() as db:
         db.execute(sa.text(f"INSERT INTO {TABLE}({TABLE}) VALUES ('integrity-check')"))
+        held = db.execute(sa.text(f"SELECT t.text, m.text FROM {TABLE} t LEFT JOIN messages m ON m.seq = t.rowid"))
+        assert all(folded == fold(said) for folded, said in held)
 
 
 def test_the_index_follows_every_change(database: Database) -> None:
@@ -251,17 +347,90 @@ def reopen(tmp_path: Path) -> Iterator[Callable[[], Database]]:
     opened[-1].close()
 
 
-def test_a_database_from_before_the_index_is_indexed_when_it_is_opened(reopen: Callable[[], Database]) -> None:
+def test_a_database_of_the_revision_whose_triggers_wrote_the_index_is_indexed_anew(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / DATABASE_NAME}")
+    config = migration_config()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0003")
+        for statement in INDEX_OF_0003:
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(
+            "INSERT INTO sessions (id, owner, title, pinned, created_at, updated_at, version)"
+            " VALUES ('s', 'me', 'Ferries', 0, '2025-01-01', '2025-01-01', 1)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO messages (id, session_id, owner, role, text, status, position, created_at, edited)"
+            " VALUES ('m', 's', 'me', 'user', 'from İSTANBUL', 'complete', 0, '2025-01-01', 0)"
+        )
+    engine.dispose()
+    with Database.open(tmp_path) as database:
+        assert database.has_text_index
+        assert found(ChatStore(database), "istanbul") == ["Ferries"]
+        chat(ChatStore(database), "new", "to Istanbul")
+        assert found(ChatStore(database), "ıstanbul") == ["new", "Ferries"]
+        check(database)
+
+
+INDEX_OF_0003 = (
+    "CREATE VIRTUAL TABLE message_texts USING fts5(text, content='messages', content_rowid='seq', tokenize='trigram')",
+    "CREATE TRIGGER message_texts_added AFTER INSERT ON messages WHEN new.status <> 'generating' BEGIN"
+    " INSERT INTO message_texts(rowid, text) VALUES (new.seq, new.text); END",
+    "CREATE TRIGGER message_texts_removed AFTER DELETE ON messages WHEN old.status <> 'generating' BEGIN"
+    " INSERT INTO message_texts(message_texts, rowid, text) VALUES ('delete', old.seq, old.text); END",
+    "CREATE TRIGGER message_texts_changed BEFORE UPDATE OF text, status ON messages WHEN old.status <> 'generating'"
+    " BEGIN INSERT INTO message_texts(message_texts, rowid, text) VALUES ('delete', old.seq, old.text); END",
+    "CREATE TRIGGER message_texts_changed_to AFTER UPDATE OF text, status ON messages WHEN new.status <> 'generating'"
+    " BEGIN INSERT INTO message_texts(rowid, text) VALUES (new.seq, new.text); END",
+)
+
+
+DAMAGES = [
+    f"UPDATE {TABLE}_data SET block = x'0102ffff00ffffff'",
+    f"UPDATE {TABLE}_data SET block = zeroblob(1) WHERE id = 10",
+    f"DELETE FROM {TABLE}_data",
+    f"UPDATE {TABLE}_config SET v = 99",
+    *(f"DROP TABLE {TABLE}_{shadow}" for shadow in ("data", "idx", "content", "docsize", "config")),
+    f"DROP TABLE {TABLE}",
+]
+
+
+@pytest.mark.parametrize("is_opened_again", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_with_a_damaged_index_every_message_is_stored_and_found_and_the_index_is_whole_again(
+    reopen: Callable[[], Database], damage: str, *, is_opened_again: bool
+) -> None:
+    chat(ChatStore(reopen()), "before", *["a fox"] * 50)
     database = reopen()
-    chat(ChatStore(database), "t", "a fox")
+    found(ChatStore(database), "fox")
     with database.write() as db:
-        for trigger in ("added", "removed", "changed", "changed_to"):
-            db.execute(sa.text(f"DROP TRIGGER {TABLE}_{trigger}"))
-        db.execute(sa.text(f"DROP TABLE {TABLE}"))
-    database = reopen()
+        db.execute(sa.text(damage))
+    database = reopen() if is_opened_again else database
+    store = ChatStore(database)
+    chat(store, "meanwhile", "a new fox")
+    store.purge(ME, store.delete(ME, chat(store, "gone", "a fox")).id)
+    assert found(store, "new fox") == ["meanwhile"]
+    assert found(store, "a fox") == ["meanwhile", "before"]
     assert database.has_text_index
-    assert indexed(database) == ["a fox", "re: a fox"]
-    assert found(ChatStore(database), "fox") == ["t"]
+    check(database)
+
+
+def test_where_the_index_can_neither_be_used_nor_made_anew_the_texts_are_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ChatStore(database)
+    chat(store, "a", "a fox")
+    with database.write() as db:
+        db.execute(sa.text(f"DROP TABLE {TABLE}_data"))
+
+    def refused(_connection: sa.Connection) -> None:
+        raise DatabaseError("The database could not be written.")
+
+    monkeypatch.setattr(chat_search, "remake_text_index", refused)
+    assert found(store, "fox") == ["a"]
+    assert not database.has_text_index
+    chat(store, "b", "another fox")
+    assert found(store, "fox") == ["b", "a"]
 
 
 def test_chats_can_be_written_and_found_where_sqlite_has_no_such_index_and_are_indexed_later(
