@@ -11,6 +11,7 @@ from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_query, clean_text, pieces
 from chatcache.turn import Turn
+from storage.chat_search import FoundSession
 from storage.records import ChatSession, Message
 
 
@@ -24,6 +25,12 @@ class ChatReading(OwnedSessions):
         page = {"limit": whole_number("limit", limit), "offset": whole_number("offset", offset)}
         with translated_store_errors():
             return tuple(self._store.sessions(self._owner, query=clean_query(query), deleted=deleted, **page))
+
+    def search(self, query: str, deleted: bool = False, limit: int = 50, offset: int = 0) -> tuple[FoundSession, ...]:
+        """The chats that `sessions` finds for a query, each with what of its title and messages was looked for."""
+        page = {"limit": whole_number("limit", limit), "offset": whole_number("offset", offset)}
+        with translated_store_errors():
+            return self._store.search(self._owner, clean_query(query) or "", deleted=deleted, **page)
 
     def is_temporary(self, session_id: str) -> bool:
         """Whether the chat is kept in memory alone."""

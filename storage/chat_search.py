@@ -62,7 +62,7 @@ class _Search:
     limit: int
     offset: int
 
-    def sessions(self, *, has_text_index: bool) -> Select[tuple[SessionRow]]:
+    def sessions(self, *, has_text_index: bool) -> Select[SessionRow]:
         titled = [_has(SessionRow.title, term) for term in self.terms]
         said = [self._is_said(term, has_text_index=has_text_index) for term in self.terms]
         found = (or_(title, text) for title, text in zip(titled, said, strict=True))
@@ -75,7 +75,7 @@ class _Search:
             .offset(self.offset)
         )
 
-    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[tuple[str, str]]:
+    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[str, str]:
         """Of each of these sessions the newest message that has all terms, or else the newest that has one of them."""
         having = [_has_message(term, has_text_index=has_text_index) for term in self.terms]
         newest = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -108,6 +109,7 @@ def test_many_chats_are_listed_in_pages_and_searched_as_one_types(
     expect(chats(page)).to_have_text(["Chat number 17"])
     search.fill("hello")
     expect(chats(page)).to_have_count(61)
+    expect(chats(page).first.locator(".excerpt mark").first).to_have_text(re.compile("hello", re.I))
     search.fill("<img src=x onerror=alert(1)> ${1} \"'%_*")
     expect(page.get_by_text("No chat matches “<img src=x onerror=alert(1)> ${1}")).to_be_visible()
 

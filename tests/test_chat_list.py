@@ -9,12 +9,14 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markup import Elements, actions_of, session
+from markup import Elements, actions_of, assert_harmless, session
 
 from chatcache.ui.chat_days import ChatGroup, Month, Span, grouped_by_day, zone_named
 from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found
 from chatcache.ui.shelf import EVERYTHING, NUM_CHATS_LISTED, Shelf
 from chatcache.ui.texts import ENGLISH as texts
+from storage.chat_search import FoundSession
+from storage.excerpt import Piece
 from storage.records import ChatSession
 
 ISTANBUL = ZoneInfo("Europe/Istanbul")
@@ -116,6 +118,26 @@ def test_a_chat_in_the_bin_comes_back_or_is_asked_about_before_it_goes() -> None
     assert actions_of(asked) == ["doubt", "restore", "doubt", "purge", "keep"]
     assert "Remove “Two” for good?" in Elements(asked).text
     assert actions_of(render_bin(texts, chats, Listed(), doubted=EVERYTHING))[:2] == ["purge", "keep"]
+
+
+def test_a_found_chat_shows_what_was_found_and_where_and_nothing_of_it_is_markup() -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    chats = [session(hostile), session("", "s2")]
+    found = {
+        "s1": FoundSession(
+            chats[0], (Piece("<img", is_hit=True), Piece(hostile[4:])), (Piece("a <b>"), Piece("<i>", True))
+        ),
+        "s2": FoundSession(chats[1], (), ()),
+    }
+    for markup in (
+        render_found(texts, chats, Listed(query="i", found=found)),
+        render_bin(texts, chats, Listed(query="i", found=found), doubted=None),
+    ):
+        said = assert_harmless(markup).text
+        assert f"{hostile}a <b><i>" in said
+        assert texts.UNTITLED in said
+        assert markup.count("<mark>") == 2
+        assert "<mark>&lt;i&gt;</mark>" in markup
 
 
 # What a browser sends

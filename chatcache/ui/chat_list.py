@@ -6,22 +6,26 @@ Each entry is a link to its own address, so it also opens in a new tab. Buttons 
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chatcache.ui.chat_days import ChatGroup, Month
 from chatcache.ui.shelf import EVERYTHING
 from chatcache.ui.texts import Texts
+from storage.chat_search import FoundSession
+from storage.excerpt import Excerpt
 from storage.records import ChatSession
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """How a list is shown: which chat the tab is at, which are being answered, and whether there are more."""
+    """How a list is shown: which chat the tab is at, which are being answered, whether there are more, and in a search
+    what was found of each chat, by its id."""
 
     current_id: str | None = None
     busy_ids: Collection[str] = field(default_factory=frozenset)
     query: str = ""
+    found: Mapping[str, FoundSession] = field(default_factory=dict)
     has_more: bool = False
 
 
@@ -98,10 +102,19 @@ def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
     marks = ""
     if session.id in listed.busy_ids:
         marks += f'<span class="pulse" role="img" aria-label="{texts.IS_ANSWERED}" title="{texts.IS_ANSWERED}"></span>'
+    shown, excerpt = title, ""
+    if (found := listed.found.get(session.id)) is not None:
+        shown = _marked(found.title) or title
+        excerpt = f'<span class="excerpt">{_marked(found.excerpt)}</span>' if found.excerpt else ""
     return (
         f'<a href="?session={session_id}" data-session="{session_id}"{current} title="{title}">'
-        f"<span>{title}</span>{marks}</a>"
+        f'<span class="name">{shown}</span>{marks}{excerpt}</a>'
     )
+
+
+def _marked(excerpt: Excerpt) -> str:
+    pieces = ((html.escape(piece.text), piece.is_hit) for piece in excerpt)
+    return "".join(f"<mark>{text}</mark>" if is_hit else text for text, is_hit in pieces)
 
 
 def _question(texts: Texts, question: str, target: str) -> str:

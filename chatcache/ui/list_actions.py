@@ -43,13 +43,19 @@ class ListActions(Handlers):
     def read(self, sent: object, sent_shelf: object, query: str | None) -> Updates:
         """The list as the shelf and the search box want it."""
         shelf, query = Shelf.from_json(sent_shelf), (query or "").strip()
-        found = self._service.sessions(query=query or None, deleted=shelf.is_bin, limit=shelf.num_shown + 1)
-        sessions = found[: shelf.num_shown]
+        most = shelf.num_shown + 1
+        if query:
+            found = self._service.search(query, deleted=shelf.is_bin, limit=most)
+            listable = tuple(each.session for each in found)
+        else:
+            found, listable = (), self._service.sessions(deleted=shelf.is_bin, limit=most)
+        sessions = listable[: shelf.num_shown]
         listed = Listed(
             current_id=Place.from_json(sent).session_id,
             busy_ids=self._service.busy_among(sessions),
             query=query,
-            has_more=len(found) > len(sessions),
+            found={each.session.id: each for each in found},
+            has_more=len(listable) > len(sessions),
         )
         if shelf.is_bin:
             markup = render_bin(self._texts, sessions, listed, doubted=shelf.doubted)
