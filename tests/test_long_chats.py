@@ -232,7 +232,7 @@ def test_a_list_is_read_in_the_order_of_its_index(store: ChatStore, database: Da
 
 
 def test_a_word_is_looked_up_in_the_index_and_not_in_the_texts(store: ChatStore, database: Database) -> None:
-    for n in range(20):
+    for n in range(40):
         long_chat(store, f"c{n}", 100)
     store.add_alternative(ME, "c3-7", text="a needle", token_ids=None, tokenizer_digest="abc")
 
