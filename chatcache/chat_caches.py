@@ -71,7 +71,7 @@ class ChatCaches(OwnedSessions):
                 num_messages=counts.num_messages,
                 database_bytes=runtime.database.num_bytes,
                 cache=runtime.segments.report(self._owner),
-                hit_rate=runtime.persistence.hit_rate,
+                hit_rate=runtime.persistence.hit_rate(self._owner),
             )
 
     def prefetch(self, session_id: str) -> int:

@@ -23,6 +23,7 @@ from chatcache.persistence import Persistence
 from chatcache.restore import Restore
 from chatcache.running_turns import RunningTurns
 from chatcache.session_key import SessionKey
+from chatcache.stored_forms import StoredForm
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +252,10 @@ class LiveCaches:
     def _num_saved(self, key: SessionKey, cache: SessionCache) -> int:
         if self._persistence is None:
             return 0
-        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, self.forms[key].kind)
+        form, kind = StoredForm.of(cache), self.forms[key].kind
+        if form is None or form.kind != kind:
+            form = StoredForm(kind)  # the one in which the chat will go on
+        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, form)
 
     def _is_worth_saving(self, key: SessionKey) -> bool:
         """Nothing of a temporary chat is; and a form that was taken for want of memory is not the one in which the chat

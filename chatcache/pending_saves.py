@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from chatcache.cache.session_cache import TokenRange
 from chatcache.prefix import common_length
+from chatcache.stored_forms import StoredForm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSave:
-    """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored, from a cache of
-    `kind`.
+    """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored, as `form`
+    says.
 
     Stored runs are to end at `cuts`. `problem` is what is still to be told when it is written. Recurrent states at
     `forgotten` positions are no longer needed then.
@@ -24,7 +25,7 @@ class PendingSave:
 
     owner: str
     session_id: str
-    kind: str
+    form: StoredForm
     ids: tuple[int, ...]
     tokens: TokenRange
     cuts: tuple[int, ...]
@@ -82,7 +83,7 @@ class PendingSaves:
                 save for save in self._saves if save.owner != owner or session_id not in (None, save.session_id)
             ]
 
-    def of(self, owner: str, kind: str) -> Sequence[PendingSave]:
-        """The owner's from caches of `kind`, first come first."""
+    def of(self, owner: str, form: StoredForm) -> Sequence[PendingSave]:
+        """The owner's that go to this form, first come first."""
         with self._lock:
-            return [save for save in self._saves if (save.owner, save.kind) == (owner, kind)]
+            return [save for save in self._saves if (save.owner, save.form) == (owner, form)]

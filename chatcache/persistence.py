@@ -1,8 +1,8 @@
 """`Persistence`: live caches ↔ segments on disk: saved in the background, restored where a session lacks them.
 
-It knows what is stored, what is on its way, and what decides whether a stored segment fits this model and cache kind;
-every kind is stored apart. It does not know sessions' texts, turns or what a file looks like (`storage`). A problem
-here is never a problem of the chat: it costs computing, and is told by `problem`.
+It knows what is stored and what is on its way; every form of a cache is stored apart (`stored_forms`). It does not know
+sessions' texts, turns or what a file looks like (`storage`). A problem here is never a problem of the chat: it costs
+computing, and is told by `problem`.
 
 What is stored is asked of the store each time and noted nowhere: so a save that failed, was refused or was undone by an
 eviction needs no undoing here; the next one finds what is missing.
@@ -10,6 +10,7 @@ eviction needs no undoing here; the next one finds what is missing.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections import Counter
@@ -19,18 +20,18 @@ from functools import partial
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.cache_problems import CacheProblems
-from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.memory.budget import Need
 from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
 from chatcache.segment_codec import SegmentCodec, on_cpu
 from chatcache.session_key import SessionKey
+from chatcache.stored_forms import StoredForm, StoredForms
 from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_format import FileKind
-from storage.segment_store import Namespace, ParentSegment, SegmentStore
+from storage.segment_store import ParentSegment, SegmentStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ MAX_PENDING_BYTES = 256 * 2**20
 CANNOT_BE_STORED = "This model's caches cannot be saved to disk; after a restart its chats are computed again."
 LATER = "The disk is slower than the chat; the rest of this cache is saved at the next turn."
 NO_ROOM = "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory."
+HALF_CONVERTED = "For want of memory this cache is in two forms at once; it is saved when it is in one again."
 FORGOTTEN = "A part of this cache is neither in memory nor on disk any more; after a restart it is computed again."
 
 
@@ -60,9 +62,8 @@ class Persistence:
         self._store = store
         self._loaded = loaded
         self._kind = kind
-        self._make_cache = make_cache
-        self._codecs: dict[str, SegmentCodec | None] = {}  # by kind
-        self._learn(kind)
+        self._forms = StoredForms(store, loaded, make_cache)
+        self._forms.learn(kind)
         self._writer = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="chatcache-writer", initializer=yield_to_others
         )
@@ -73,13 +74,8 @@ class Persistence:
         self._pace = WriterPace(lambda: is_busy() and self._pending.num_bytes < MAX_PENDING_BYTES // 2)
         self._holds: Counter[SessionKey] = Counter()
         self._problems = CacheProblems()
-        self._num_wanted_tokens = self._num_restored_tokens = 0
-        self._namespaces: dict[tuple[str, str], Namespace] = {}  # by owner and kind
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether caches of this model and its usual kind can be stored."""
-        return self._codecs[self._kind] is not None
+        self._num_wanted_tokens: Counter[str] = Counter()  # by owner
+        self._num_restored_tokens: Counter[str] = Counter()
 
     @property
     def pending(self) -> Need:
@@ -92,11 +88,12 @@ class Persistence:
         """Whether these lie elsewhere than the caches."""
         return self._loaded.model.device.type != "cpu"
 
-    @property
-    def hit_rate(self) -> float | None:
-        """Of the tokens that sessions lacked and asked for since the start, the part that was stored; None before."""
+    def hit_rate(self, owner: str) -> float | None:
+        """Of the tokens that the owner's sessions lacked and asked for since the start, the part that was stored; None
+        before."""
         with self._lock:
-            return self._num_restored_tokens / self._num_wanted_tokens if self._num_wanted_tokens else None
+            num_wanted = self._num_wanted_tokens[owner]
+            return self._num_restored_tokens[owner] / num_wanted if num_wanted else None
 
     def problem(self, owner: str, session_id: str, kind: str | None = None) -> str | None:
         """Why the session's cache, of `kind`, is not stored to its end, or could not be used, as a sentence; None if it
@@ -104,7 +101,7 @@ class Persistence:
         kind = kind or self._kind
         if kind == "none":
             return None
-        if kind in self._codecs and self._codecs[kind] is None:
+        if self._forms.cannot_store(kind):
             return CANNOT_BE_STORED
         return self._problems.of(SessionKey(owner, session_id))
 
@@ -134,13 +131,11 @@ class Persistence:
         num_wanted = len(wanted_ids) - cache.num_tokens if is_miss else None
         pieces: list[Piece] = []
         problem = None
-        codec = self._codec_for(cache)
-        if codec is not None:
-            try:
-                pieces = list(self._pieces(codec, owner, cache.kind, cache.num_tokens, tuple(wanted_ids)))
-            except StoreError as error:
-                logger.exception("What is stored of a cache could not be looked up")
-                problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
+        try:
+            pieces = self._pieces(owner, cache, tuple(wanted_ids))
+        except StoreError as error:
+            logger.exception("What is stored of a cache could not be looked up")
+            problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
         return Restore(
             cache, pieces, self._readers, partial(self._restored, SessionKey(owner, session_id), num_wanted), problem
         )
@@ -168,15 +163,17 @@ class Persistence:
         all of it is on its way: then `problem` says why, and the next save tries again.
         """
         key = SessionKey(owner, session_id)
-        codec = self._codec_for(cache)
-        if codec is None:
+        form, codec = StoredForm.of(cache), self._forms.learn(cache.kind)
+        if form is None:
+            self._problems.note_save(key, HALF_CONVERTED)
+        if form is None or codec is None:
             return False
         # Recurrent layers can go on from a known state only, so nothing is stored behind the last one.
         ids = tuple(cache.token_ids[: cache.nearest_length(cache.num_tokens if num_tokens is None else num_tokens)])
         if not ids:
             return True
         try:
-            start = self._num_saved(owner, cache.kind, codec, ids)
+            start = self._num_saved(owner, form, codec, ids)
             if start < cache.num_forgotten_tokens:
                 self._problems.note_save(key, FORGOTTEN)
                 return False
@@ -194,19 +191,19 @@ class Persistence:
             self._problems.note_save(key, problem)
         if start < stop or problem is None:
             forgotten = cache.forgotten_positions
-            pending = PendingSave(owner, session_id, cache.kind, ids[:stop], tokens, tuple(cuts), problem, forgotten)
+            pending = PendingSave(owner, session_id, form, ids[:stop], tokens, tuple(cuts), problem, forgotten)
             self._pending.add(pending)
             self._writer.submit(self._write, pending)
         return problem is None
 
-    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int], kind: str | None = None) -> int:
-        """How many leading tokens of `token_ids` are stored for caches of `kind`, or on their way there."""
-        kind = kind or self._kind
-        codec = self._learn(kind)
+    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
+        """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there."""
+        form = form or StoredForm(self._kind)
+        codec = self._forms.learn(form.kind)
         if codec is None:
             return 0
         try:
-            return self._num_saved(owner, kind, codec, tuple(token_ids))
+            return self._num_saved(owner, form, codec, tuple(token_ids))
         except StoreError as error:
             self._problems.note_save(SessionKey(owner, session_id), _not_saved(error))
             return 0
@@ -247,9 +244,8 @@ class Persistence:
 
     def _store_tokens(self, pending: PendingSave) -> str | None:
         """Why not all of it is stored now; None if it is."""
-        codec = self._codecs[pending.kind]
-        assert codec is not None
-        namespace = self._namespace(pending.owner, pending.kind, codec)
+        codec = self._forms.codec(pending.form.kind)
+        namespace = self._forms.namespace(pending.owner, pending.form)
         prefix = self._store.lookup(namespace, pending.ids)
         if prefix.num_tokens < pending.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
@@ -272,27 +268,31 @@ class Persistence:
 
     def _restored(self, key: SessionKey, num_wanted: int | None, restore: Restore) -> None:
         with self._lock:
-            self._num_wanted_tokens += restore.num_tokens if num_wanted is None else num_wanted
-            self._num_restored_tokens += restore.num_tokens
+            self._num_wanted_tokens[key.owner] += restore.num_tokens if num_wanted is None else num_wanted
+            self._num_restored_tokens[key.owner] += restore.num_tokens
         self._problems.note_restore(key, restore.problem)
 
-    def _num_saved(self, owner: str, kind: str, codec: SegmentCodec, ids: tuple[int, ...]) -> int:
-        pending = self._pending.of(owner, kind)  # first: what leaves it meanwhile is stored
-        num_tokens = self._store.lookup(self._namespace(owner, kind, codec), ids).num_tokens
+    def _num_saved(self, owner: str, form: StoredForm, codec: SegmentCodec, ids: tuple[int, ...]) -> int:
+        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
+        num_tokens = self._store.lookup(self._forms.namespace(owner, form), ids).num_tokens
         for save in pending:
             num_tokens = save.reach(ids, num_tokens, needs_state=bool(codec.state_layout))
         return num_tokens
 
-    def _pieces(
-        self, codec: SegmentCodec, owner: str, kind: str, reached: int, wanted_ids: tuple[int, ...]
-    ) -> Iterator[Piece]:
-        pending = self._pending.of(owner, kind)  # first: what leaves it meanwhile is stored
-        namespace = self._namespace(owner, kind, codec)
-        for part in self._store.lookup(namespace, wanted_ids).parts:
+    def _pieces(self, owner: str, cache: SessionCache, wanted_ids: tuple[int, ...]) -> list[Piece]:
+        """What `cache` lacks, in the form that leads furthest."""
+        if self._forms.learn(cache.kind) is None:
+            return []
+        found = [list(self._pieces_in(owner, form, cache.num_tokens, wanted_ids)) for form in StoredForm.all_for(cache)]
+        return max(found, key=lambda pieces: pieces[-1].end if pieces else 0, default=[])
+
+    def _pieces_in(self, owner: str, form: StoredForm, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
+        codec = self._forms.codec(form.kind)
+        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
+        for part in self._store.lookup(self._forms.namespace(owner, form), wanted_ids).parts:
             end = part.start + part.num_tokens
             if end > reached:
-                read = partial(self._read, codec, namespace, part, reached, wanted_ids[reached:end])
-                yield Piece(reached, end, read)
+                yield Piece(reached, end, partial(self._read, owner, form, part, reached, wanted_ids[reached:end]))
                 reached = end
         for save in pending:
             end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
@@ -300,35 +300,12 @@ class Persistence:
                 yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
                 reached = end
 
-    def _codec_for(self, cache: SessionCache) -> SegmentCodec | None:
-        """How `cache` is stored. One that was converted is not what its kind computes; it neither gives nor takes."""
-        return self._learn(cache.kind) if cache.is_pure else None
-
-    def _learn(self, kind: str) -> SegmentCodec | None:
-        if kind not in self._codecs:
-            codec = None
-            try:
-                codec = SegmentCodec.learn(self._loaded, partial(self._make_cache, kind))
-            except Exception:
-                logger.exception("Caches of this model and of kind %s cannot be stored", kind)
-            self._codecs[kind] = codec
-        return self._codecs[kind]
-
-    def _read(
-        self, codec: SegmentCodec, namespace: Namespace, part: SegmentPart, begin: int, ids: tuple[int, ...]
-    ) -> TokenRange:
+    def _read(self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...]) -> TokenRange:
+        namespace = self._forms.namespace(owner, form)
         state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
-        return codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
-
-    def _namespace(self, owner: str, kind: str, codec: SegmentCodec) -> Namespace:
-        with self._lock:
-            known = self._namespaces.get((owner, kind))
-        if known is None:
-            description = fingerprint(self._loaded, kind)
-            known = self._store.namespace(owner, description, codec.layout, codec.state_layout)
-            with self._lock:
-                self._namespaces[owner, kind] = known
-        return known
+        tensors = self._store.load(namespace, part.key)
+        tokens = self._forms.codec(form.kind).tokens(tensors, part.start, begin, ids, state)
+        return dataclasses.replace(tokens, is_converted=form.is_converted)
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:

@@ -69,7 +69,7 @@ class CacheReport:
 class StorageReport:
     """What the owner's chats take on disk. `database_bytes` is the whole file, all owners together.
 
-    `hit_rate`: of the tokens that sessions lacked since the start, the part that was found on disk; None before.
+    `hit_rate`: of the tokens that these chats lacked since the start, the part that was found on disk; None before.
     """
 
     num_sessions: int

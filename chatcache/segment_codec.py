@@ -118,7 +118,7 @@ class SegmentCodec:
         first, last = begin - tokens.start, end - tokens.start
         layers = ({name: rows[first:last].to(self.device) for name, rows in layer.items()} for layer in tokens.layers)
         states = tuple(_moved(state, self.device) for state in tokens.states if begin < state.num_tokens <= end)
-        return TokenRange(begin, tokens.token_ids[first:last], tuple(layers), states)
+        return replace(tokens, start=begin, token_ids=tokens.token_ids[first:last], layers=tuple(layers), states=states)
 
     def _kept_state(self, stored: Mapping[str, StoredTensor], num_tokens: int) -> KeptState:
         tensors = {name: _tensor(each).to(self.device) for name, each in stored.items()}
@@ -140,7 +140,7 @@ def on_cpu(tokens: TokenRange) -> TokenRange:
     """The same, where a writer can read it."""
     layers = tuple({name: tensor.cpu() for name, tensor in layer.items()} for layer in tokens.layers)
     states = tuple(_moved(state, torch.device("cpu")) for state in tokens.states)
-    return TokenRange(tokens.start, tokens.token_ids, layers, states)
+    return replace(tokens, layers=layers, states=states)
 
 
 def segment_bounds(start: int, stop: int, cuts: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:

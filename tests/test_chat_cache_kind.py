@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from services import GREEDY, counted_forwards, open_service, runtime_of
 
+from chatcache.cache.session_cache import SessionCache
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
+from chatcache.persistence import HALF_CONVERTED
 from chatcache.prompt import PromptBuilder
+from chatcache.session_key import SessionKey
 from chatcache.stats import FinishReason, MissReason, Sampling
 from storage.records import ChatSession
 
@@ -34,6 +38,11 @@ def told(service: ChatService, session: ChatSession, text: str) -> tuple[Reply, 
     turn = service.send(session.id, text, GREEDY)
     reply = turn.result(TIMEOUT_S)
     return reply, [event.kind for event in turn.events() if isinstance(event, CacheEvent)]
+
+
+def learn_int8(service: ChatService) -> None:
+    """The first chat of a kind has a token forwarded that is no chat's."""
+    send(service, service.create_session(settings=INT8), "Something else")
 
 
 def held_after(reply: Reply) -> int:
@@ -73,6 +82,7 @@ def test_a_chat_of_another_kind_is_not_begun_with_a_copy(service: ChatService) -
 
 
 def test_a_live_cache_is_converted_and_nothing_is_computed_again(service: ChatService, tiny_llama: LoadedModel) -> None:
+    learn_int8(service)
     session = service.create_session()
     before = send(service, session, "Hello")
     service.update_session(session.id, settings=INT8)
@@ -125,21 +135,57 @@ def test_a_chat_of_its_own_kind_from_the_start_is_restored_after_a_restart(
         assert (stats.reuse[0].source, stats.miss_reason) == ("disk", None)
 
 
-def test_a_chat_that_was_converted_is_computed_once_after_a_restart_and_stored_from_then_on(
+def test_a_converted_cache_is_stored_beside_those_of_its_kind_and_restored_after_restarts(
     tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    def goes_on(service: ChatService, text: str, num_cached: int) -> Reply:
+        with counted_forwards(tiny_llama) as forwarded:
+            reply = send(service, session, text)
+        stats = reply.stats
+        assert (stats.num_cached_tokens, stats.miss_reason) == (num_cached, None)
+        assert sum(forwarded) == stats.num_computed_tokens + stats.num_completion_tokens - 1
+        assert service.cache_report(session.id).problem is None
+        return reply
+
+    with open_service(tiny_llama, tmp_path) as service:
+        learn_int8(service)
+        session = service.create_session()
+        exact = send(service, session, "Hello")
+        service.update_session(session.id, settings=INT8)
+        rounded = goes_on(service, "Go on", held_after(exact))
+        live = runtime_of(service).pool.live.caches[SessionKey("local", session.id)]
+        before = live.export(0, live.num_tokens)
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.prefetch(session.id) == held_after(rounded)
+        restored = runtime_of(service).pool.live.caches[SessionKey("local", session.id)]
+        after = restored.export(0, restored.num_tokens)
+        assert not restored.is_pure
+        assert before.token_ids == after.token_ids
+        for mine, its in zip(before.layers, after.layers, strict=True):
+            assert all(torch.equal(mine[name], its[name]) for name in mine)
+        rounded = goes_on(service, "And?", held_after(rounded))
+        assert service.regenerate(session.id, sampling=GREEDY).result(TIMEOUT_S).stats.num_computed_tokens == 1
+    with open_service(tiny_llama, tmp_path) as service:
+        learn_int8(service)
+        goes_on(service, "More", held_after(rounded))
+        service.update_session(session.id, settings={})
+        back = send(service, session, "Back")
+        assert (back.stats.cache_kind, back.stats.miss_reason) == ("dynamic", MissReason.CACHE_KIND)
+        assert back.stats.miss_index == held_after(exact), "what was exact is restored, what was rounded is not"
+    with open_service(tiny_llama, tmp_path) as service:
+        goes_on(service, "Once more", held_after(back))
+
+
+def test_a_cache_that_is_half_converted_is_not_stored_and_that_is_told(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session()
         send(service, session, "Hello")
-        service.update_session(session.id, settings=INT8)
-        send(service, session, "Go on")
-    with open_service(tiny_llama, tmp_path) as service:
-        third = send(service, session, "And?")
-        assert (third.stats.cache_kind, third.stats.num_cached_tokens) == ("quantized-int8", 0)
-        assert third.stats.miss_reason is MissReason.NO_CACHE
-    with open_service(tiny_llama, tmp_path) as service:
-        stats = send(service, session, "More").stats
-        assert (stats.num_cached_tokens, stats.miss_reason) == (held_after(third), None)
+        monkeypatch.setattr(SessionCache, "is_mixed", True)
+        pool = runtime_of(service).pool
+        assert not runtime_of(service).scheduler.call(lambda: pool.live.save(SessionKey("local", session.id)))
+        assert service.cache_report(session.id).problem == HALF_CONVERTED
 
 
 def test_a_kind_that_was_set_does_not_get_smaller_for_want_of_memory(

@@ -23,6 +23,7 @@ from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.persistence import CANNOT_BE_STORED, Persistence
 from chatcache.restore import READ_AHEAD, STEP_S, Piece, Restore
+from chatcache.stored_forms import StoredForm
 from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.segment_files import SegmentFolder
@@ -341,7 +342,6 @@ def test_a_model_whose_caches_cannot_be_stored_says_so_and_saves_nothing(
     monkeypatch.setattr(SessionCache, "is_exportable", False)
     bench = Bench(tiny_llama, tmp_path)
     session = bench.session()
-    assert not bench.persistence.is_possible
     assert not bench.persistence.save(ME, session, bench.filled(A[:10]))
     assert bench.restored(session, A[:10]).num_tokens == 0
     assert bench.persistence.problem(ME, session) == CANNOT_BE_STORED
@@ -361,9 +361,10 @@ def test_sessions_that_were_seen_leave_nothing_behind_in_memory(
         bench.persistence.save(ME, session, cache)
         bench.persistence.let_go(ME, session)
     bench.persistence.flush()
-    state = vars(bench.persistence)
+    state = vars(bench.persistence) | vars(bench.persistence._forms)
     sizes = {name: len(value) for name, value in state.items() if hasattr(value, "__len__")}
-    assert sizes == {"_pending": 0, "_holds": 0, "_problems": 5, "_namespaces": 1, "_codecs": 1, "_kind": 7}
+    by_owner = {"_num_wanted_tokens": 0, "_num_restored_tokens": 0, "_namespaces": 1}
+    assert sizes == {"_pending": 0, "_holds": 0, "_problems": 5, "_codecs": 1, "_kind": 7} | by_owner
     assert num_of(TokenRange) == ranges_before
     assert not bench.store._room.open_sessions
     bench.close()
@@ -416,9 +417,8 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
     cache = bench.filled(A)
     bench.persistence.save(ME, session, cache, cuts=(100, 200))
     bench.persistence.flush()
-    codec = bench.persistence._codecs["dynamic"]
-    assert codec is not None
-    part = bench.store.lookup(bench.persistence._namespace(ME, "dynamic", codec), A).parts[1]
+    namespace = bench.persistence._forms.namespace(ME, StoredForm("dynamic"))
+    part = bench.store.lookup(namespace, A).parts[1]
     (path,) = (tmp_path / "segments").glob(f"{part.key}*")
     path.write_bytes(path.read_bytes()[:-1])
     restored = bench.restored(session, A)
@@ -432,12 +432,15 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
     bench.check_is_stored(A)
 
 
-def test_the_hit_rate_counts_wanted_and_restored_tokens(bench: Bench) -> None:
-    assert bench.persistence.hit_rate is None
+def test_the_hit_rate_counts_wanted_and_restored_tokens_of_one_owner(bench: Bench) -> None:
+    assert bench.persistence.hit_rate(ME) is None
     bench.persistence.save(ME, bench.session(), bench.filled(A[:100]))
     bench.persistence.flush()
     bench.restored("any", A[:200])
-    assert bench.persistence.hit_rate == 0.5
+    bench.persistence.extend("other", "theirs", bench.empty(), A[:200])
+    assert bench.persistence.hit_rate(ME) == 0.5
+    assert bench.persistence.hit_rate("other") == 0
+    assert bench.persistence.hit_rate("a third") is None
 
 
 @pytest.fixture

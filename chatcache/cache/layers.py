@@ -81,6 +81,11 @@ class TokenLayer(CacheLayerMixin):
     def form(self) -> str:
         """What tokens are held as. Rows fit between layers of one form."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether states are given back as they came."""
+        return True
+
     @abstractmethod
     def buffers(self) -> Mapping[str, TokenBuffer]:
         """What is held of settled tokens, by name; empty before the first. Rows start with the batch dimension."""

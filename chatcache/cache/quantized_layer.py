@@ -46,6 +46,10 @@ class QuantizedLayer(TokenLayer):
         return self._codec.name
 
     @property
+    def is_exact(self) -> bool:
+        return False
+
+    @property
     def num_settled_tokens(self) -> int:
         return self._num_settled
 

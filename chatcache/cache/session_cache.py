@@ -52,13 +52,15 @@ class TokenRange:
     """What a cache holds for `token_ids`, which start at token `start`: for each layer its tensors by name.
 
     Each tensor is contiguous, its first dimension is the token. A layer that stores nothing has none. `states` are the
-    recurrent states known behind some of the tokens, in order.
+    recurrent states known behind some of the tokens, in order. `is_converted`: tokens were rounded after they had been
+    computed; see `SessionCache.is_pure`.
     """
 
     start: int
     token_ids: tuple[int, ...]
     layers: tuple[dict[str, Tensor], ...]
     states: tuple[KeptState, ...] = ()
+    is_converted: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -153,7 +155,7 @@ class SessionCache:
 
     @property
     def is_pure(self) -> bool:
-        """Whether all tokens were computed and held in this kind alone: what is given out is worth storing as such."""
+        """Whether what is held is what a cache of this kind computes: no token was rounded by a conversion."""
         return not self._was_converted
 
     @property
@@ -266,7 +268,7 @@ class SessionCache:
             put_states([new], take_states([old]))
             self._layers()[index] = new
             self._is_mixed = True
-            self._was_converted |= self.num_tokens > 0
+            self._was_converted |= self.num_tokens > 0 and not (old.is_exact and new.is_exact)
         self.kind, self._make_layers, self._is_mixed = kind, make_layers, False
 
     @torch.inference_mode()
@@ -322,7 +324,8 @@ class SessionCache:
         if stop > self.num_settled_tokens:
             self.settle()
         layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
-        return TokenRange(start, tuple(self._token_ids[start:stop]), layers, self._states_between(start, stop))
+        ids, states = tuple(self._token_ids[start:stop]), self._states_between(start, stop)
+        return TokenRange(start, ids, layers, states, self._was_converted)
 
     @torch.inference_mode()
     def import_(self, tokens: TokenRange) -> None:
@@ -337,6 +340,7 @@ class SessionCache:
             if isinstance(layer, TokenLayer):
                 layer.import_(rows)
         self._token_ids.extend(tokens.token_ids)
+        self._was_converted |= tokens.is_converted
         for state in tokens.states:
             self._kept.add(state)
         if tokens.states and tokens.states[-1].num_tokens == self.num_tokens:
