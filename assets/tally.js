@@ -1,3 +1,3 @@
-// Composer events that the server answers: what was typed is counted, and a file that was refused is a sentence.
+// What happens at the box and with files, as events that the server answers.
 window.addEventListener("chatcache-typed", () => trigger("typed"));
 window.addEventListener("chatcache-refused", ({ detail }) => trigger("refused", detail));

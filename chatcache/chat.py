@@ -12,7 +12,7 @@ import logging
 from chatcache.chat_reading import ChatReading
 from chatcache.chat_sessions import ChatSessions
 from chatcache.config import ServiceConfig
-from chatcache.errors import InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
+from chatcache.errors import InvalidInputError, NotFoundError, Reason, SessionBusyError, StaleTipError
 from chatcache.events import Reply
 from chatcache.owned_sessions import whole_number
 from chatcache.reports import Rollback
@@ -153,7 +153,11 @@ class ChatService(ChatReading, ChatSessions):
             self._runtime.runner.stop_and_wait(session.id)
             branch = self._store.branch(self._owner, session.id)
             if turns * 2 > len(branch):
-                raise InvalidInputError(f"There are only {len(branch) // 2} turns to roll back.")
+                raise InvalidInputError(
+                    f"There are only {len(branch) // 2} turns to roll back.",
+                    Reason.TOO_FEW_TURNS,
+                    num_turns=len(branch) // 2,
+                )
             prompt, undone = branch[-2 * turns], branch[-1]
             return Rollback(
                 self._changed(self._store.set_tip(self._owner, session.id, prompt.parent_id)), undone, prompt
@@ -193,12 +197,14 @@ class ChatService(ChatReading, ChatSessions):
 
     def _reply_of(self, session: ChatSession, message_id: str | None, purpose: str) -> Message:
         if message_id is None:
-            raise InvalidInputError(f"There is no reply to {purpose} yet. Send a message first.")
+            raise InvalidInputError(f"There is no reply to {purpose} yet. Send a message first.", Reason.NO_REPLY_YET)
         message = self._message(message_id)
         if message.session_id != session.id:
-            raise NotFoundError("That message is not in this chat.")
+            raise NotFoundError("That message is not in this chat.", Reason.OTHER_CHAT)
         if message.role is not Role.ASSISTANT:
-            raise InvalidInputError(f"There is nothing to {purpose} in a message of your own; choose a reply.")
+            raise InvalidInputError(
+                f"There is nothing to {purpose} in a message of your own; choose a reply.", Reason.NOT_A_REPLY
+            )
         return message
 
     def _refuse_if_busy(self, session: ChatSession) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from chatcache.chat_caches import ChatCaches
 from chatcache.chat_settings import checked_settings, problems_of
-from chatcache.errors import InvalidInputError, SessionBusyError
+from chatcache.errors import InvalidInputError, Reason, SessionBusyError
 from chatcache.imported_chat import admit
 from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, checked_sampling
@@ -92,7 +92,9 @@ class ChatSessions(ChatCaches):
         """Remove a chat that is in the bin for good. Raises InvalidInputError when it is not in the bin."""
         with self._exclusive(session_id, deleted=True) as session:
             if session.deleted_at is None:
-                raise InvalidInputError("Only a chat in the bin can be removed for good; delete it first.")
+                raise InvalidInputError(
+                    "Only a chat in the bin can be removed for good; delete it first.", Reason.NOT_IN_BIN
+                )
             self._store.purge(self._owner, session_id)
 
     def purge_bin(self) -> int:
@@ -106,7 +108,9 @@ class ChatSessions(ChatCaches):
         with self._exclusive(message.session_id) as session:
             turn = self._runtime.runner.active(session.id)
             if turn is not None and turn.reply_id == message.id:
-                raise SessionBusyError("This reply is still being written. Stop it or wait, then fork.")
+                raise SessionBusyError(
+                    "This reply is still being written. Stop it or wait, then fork.", Reason.BUSY_TO_FORK
+                )
             return self._store.fork(self._owner, message.id, title_suffix=" (fork)" if session.title else "")
 
     def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:

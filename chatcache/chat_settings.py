@@ -7,7 +7,7 @@ from typing import Any
 
 from chatcache.cache_form import SETTING as CACHE
 from chatcache.context_window import CONTEXT_FULL_CHOICES, STOP
-from chatcache.errors import ChatCacheError, InvalidInputError, UnsupportedOptionError
+from chatcache.errors import ChatCacheError, InvalidInputError, Reason, UnsupportedOptionError
 from chatcache.reports import ModelInfo
 
 THINKING = "thinking"
@@ -62,7 +62,9 @@ def checked_settings(settings: Mapping[str, Any] | None, model: ModelInfo) -> di
         raise UnsupportedOptionError(f"This version has no chat setting named {listed}.")
     chosen = {name: value for name, value in given.items() if value is not None}
     if THINKING in chosen and not model.supports_thinking_switch:
-        raise UnsupportedOptionError("The loaded model's template has no switch for thinking.")
+        raise UnsupportedOptionError(
+            "The loaded model's template has no switch for thinking.", Reason.NO_THINKING_SWITCH
+        )
     for name in (THINKING, PROMPT_LOOKUP):
         if not isinstance(chosen.get(name, False), bool):
             raise InvalidInputError(f"{name} must be true or false.")
@@ -71,6 +73,9 @@ def checked_settings(settings: Mapping[str, Any] | None, model: ModelInfo) -> di
     if chosen.get(CACHE, model.cache_kind) not in (model.cache_kind, *model.cache_kinds):
         raise UnsupportedOptionError(
             f"The cache kind {chosen[CACHE]!r:.60} cannot be had with this model on this device. Choose one of: "
-            f"{', '.join(model.cache_kinds)}; or none of them, for {model.cache_kind}."
+            f"{', '.join(model.cache_kinds)}; or none of them, for {model.cache_kind}.",
+            Reason.KIND_UNAVAILABLE,
+            kind=f"{chosen[CACHE]!s:.60}",
+            kinds=", ".join(model.cache_kinds),
         )
     return chosen

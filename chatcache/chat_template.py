@@ -15,7 +15,7 @@ import jinja2
 import jinja2.meta
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-from chatcache.errors import InvalidInputError, ModelLoadError
+from chatcache.errors import InvalidInputError, ModelLoadError, Reason
 from chatcache.reasoning import ReasoningTags
 from chatcache.token_text import SENTINEL_END, SENTINEL_START
 
@@ -97,7 +97,9 @@ class ChatTemplate:
                 }
             )
         except Exception as error:  # a template is foreign code: anything can come out of it
-            raise InvalidInputError(f"The model's chat template refuses this chat: {error}") from error
+            raise InvalidInputError(
+                f"The model's chat template refuses this chat: {error}", Reason.TEMPLATE_REFUSES
+            ) from error
         return str(text)
 
     def opens_reasoning(self, template_vars: Mapping[str, Any]) -> bool:

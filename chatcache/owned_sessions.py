@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from chatcache.errors import InvalidInputError, NotFoundError
+from chatcache.errors import InvalidInputError, NotFoundError, Reason
 from chatcache.runtime import Runtime, translated_store_errors
 from chatcache.session_key import SessionKey
 from storage.records import ChatSession, Message
@@ -40,7 +40,7 @@ class OwnedSessions:
             self._runtime.runner.save_pending(session_id)
             session = self._store.get_session(self._owner, session_id)
             if session.deleted_at is not None and not deleted:
-                raise NotFoundError("This chat is in the bin. Restore it to go on.")
+                raise NotFoundError("This chat is in the bin. Restore it to go on.", Reason.IN_BIN)
             yield session
 
     def _changed(self, session: ChatSession) -> ChatSession:

@@ -30,7 +30,7 @@ from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
 from chatcache.decode_step import DecodeStep
 from chatcache.engine import TurnRun
-from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, StaleTipError, StorageError
+from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, Reason, StaleTipError, StorageError
 from chatcache.loader import LoadedModel, load_model
 from chatcache.memory.available import measure_usable_memory
 from chatcache.memory.budget import Budget
@@ -161,7 +161,7 @@ class Runtime:
         """The check of the owner's stored caches that runs, or a new one. Raises StorageError after `close`."""
         with self._verifications_lock:
             if self.changes.is_closed:
-                raise StorageError("chatcache has been closed. Start it again to check what is stored.")
+                raise StorageError("chatcache has been closed. Start it again to check what is stored.", Reason.CLOSED)
             running = self._verifications.get(owner)
             if running is None or running.done:
                 running = Verification(partial(self.segments.verify, owner), WriterPace(lambda: self.scheduler.is_busy))
@@ -259,9 +259,13 @@ def translated_store_errors() -> Iterator[None]:
         raise NotFoundError(str(error)) from error
     except store_errors.StaleVersionError as error:
         raise StaleTipError(str(error)) from error
+    except store_errors.FileRefusedError as error:
+        raise InvalidInputError(str(error), Reason(error.fault)) from error
     except store_errors.InvalidRecordError as error:
         raise InvalidInputError(str(error)) from error
     except store_errors.DataDirLockedError as error:
         raise DataDirLockedError(str(error)) from error
+    except store_errors.DiskFullError as error:
+        raise StorageError(str(error), Reason.DISK_FULL) from error
     except store_errors.StoreError as error:
         raise StorageError(str(error)) from error

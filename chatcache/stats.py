@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from chatcache.errors import InvalidInputError
+from chatcache.errors import InvalidInputError, Reason
 
 
 class FinishReason(StrEnum):
@@ -154,7 +154,7 @@ class Sampling:
         _check_whole("max_new_tokens", self.max_new_tokens, 1)
         _check_whole("seed", self.seed, 0)
         if self.seed is not None and self.seed >= 2**63:
-            raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.")
+            raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.", Reason.SEED_TOO_LARGE)
         stop: object = self.stop  # a bare string is a sequence of strings too, and not what is meant
         if stop is not None and not (isinstance(stop, tuple) and all(isinstance(s, str) and s for s in stop)):
             raise InvalidInputError("stop must be a tuple of non-empty strings.")
@@ -192,11 +192,15 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidInputError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}.")
+        raise InvalidInputError(
+            f"{name} must be a number from {low:g} to {high:g}, not {value!r}.", Reason.OUT_OF_RANGE, low=low, high=high
+        )
 
 
 def _check_whole(name: str, value: int | None, low: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InvalidInputError(f"{name} must be a whole number of at least {low}, not {value!r}.")
+        raise InvalidInputError(
+            f"{name} must be a whole number of at least {low}, not {value!r}.", Reason.NOT_A_COUNT, low=low
+        )

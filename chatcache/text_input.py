@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import regex  # type: ignore[import-untyped, unused-ignore]
 
-from chatcache.errors import InvalidInputError
+from chatcache.errors import InvalidInputError, Reason
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _PLANE_ENDS = range(0xFFFE, 0x110000, 0x10000)
@@ -33,7 +33,7 @@ def clean_message(text: str) -> str:
     """A message to send, cleaned. Raises InvalidInputError when nothing visible is left."""
     cleaned = clean_text(text)
     if not _is_visible(cleaned):
-        raise InvalidInputError("The message is empty. Type something to send.")
+        raise InvalidInputError("The message is empty. Type something to send.", Reason.EMPTY_MESSAGE)
     return cleaned
 
 

@@ -4,6 +4,7 @@ StoreError
 ├── RowNotFoundError      no such session or message for this owner
 ├── StaleVersionError     the row changed since the caller read it
 ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
+│   └── FileRefusedError      a file that is not, or not entirely, an exported chat
 ├── SegmentUnavailableError   a stored segment cannot be had just now
 │   └── SegmentDamagedError   it is not what was written
 ├── DatabaseError         the database failed (damaged file, …); the transaction was rolled back
@@ -13,6 +14,8 @@ StoreError
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 
 class StoreError(Exception):
@@ -29,6 +32,23 @@ class StaleVersionError(StoreError):
 
 class InvalidRecordError(StoreError):
     """The record would break an invariant of the message tree."""
+
+
+class FileFault(StrEnum):
+    """What is wrong with a file that should be an exported chat."""
+
+    NOT_JSON = "not-json"
+    FOREIGN = "foreign-file"
+    NEWER = "newer-file"
+    DAMAGED = "damaged-file"
+
+
+class FileRefusedError(InvalidRecordError):
+    """The file cannot be imported; nothing of it was stored."""
+
+    def __init__(self, message: str, fault: FileFault) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class SegmentUnavailableError(StoreError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.errors import InvalidRecordError
+from storage.errors import FileFault, FileRefusedError
 from storage.records import ChatSession, Message, MessageStatus, Role, SessionTree, TurnRecord
 
 FORMAT = "chatcache.chat"
@@ -66,7 +66,7 @@ _ID = re.compile(r"[0-9A-Za-z-]{1,36}")
 def parse_tree(data: str | bytes, owner: str, clean: Callable[[str], str]) -> tuple[SessionTree, tuple[str, ...]]:
     """The tree in an exported file, sound and cleaned, with sentences on what could not be taken as it was.
 
-    Raises InvalidRecordError where it is no such file, is a later version's, or where its messages form no tree of
+    Raises FileRefusedError where it is no such file, is a later version's, or where its messages form no tree of
     alternating roles.
     """
     file = _load(data)
@@ -88,19 +88,25 @@ def _load(data: str | bytes) -> Mapping[str, Any]:
     try:
         file = json.loads(data.decode("utf-8-sig") if isinstance(data, bytes) else data)
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError("This file is not JSON. Choose a file that was exported as JSON.") from error
+        raise FileRefusedError(
+            "This file is not JSON. Choose a file that was exported as JSON.", FileFault.NOT_JSON
+        ) from error
     if not isinstance(file, dict) or file.get("format") != FORMAT:
-        raise InvalidRecordError("This is not a chat that was exported from chatcache. Choose one that was, as JSON.")
+        raise FileRefusedError(
+            "This is not a chat that was exported from chatcache. Choose one that was, as JSON.", FileFault.FOREIGN
+        )
     version = file.get("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise InvalidRecordError(
-            f"This chat was exported by a newer version (format {_shown(version)}). Update chatcache."
+        raise FileRefusedError(
+            f"This chat was exported by a newer version (format {_shown(version)}). Update chatcache.", FileFault.NEWER
         )
     return file
 
 
-def _damaged(what: str) -> InvalidRecordError:
-    return InvalidRecordError(f"The file is damaged: {what}. Nothing was imported; export the chat anew.")
+def _damaged(what: str) -> FileRefusedError:
+    return FileRefusedError(
+        f"The file is damaged: {what}. Nothing was imported; export the chat anew.", FileFault.DAMAGED
+    )
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
@@ -306,7 +312,7 @@ def _optional_digest(record: Mapping[str, Any]) -> str | None:
 
 
 def _positions(by_id: Mapping[str, Message]) -> dict[str, int]:
-    """Each message's number of ancestors. Raises InvalidRecordError unless every way up is whole and alternates."""
+    """Each message's number of ancestors. Raises FileRefusedError unless every way up is whole and alternates."""
     positions: dict[str, int] = {}
     for message in by_id.values():
         way: list[Message] = []

@@ -234,6 +234,11 @@ def test_a_lost_connection_is_said_and_heals(page: Page, context: BrowserContext
     expect(button(page, "Stop")).to_be_hidden()
     context.set_offline(False)
     expect(lost).to_be_hidden()
+    page.route("**/favicon.ico", lambda _never_answered: None)
+    expect(lost).to_be_visible()
+    page.unroute("**/favicon.ico")
+    expect(lost).to_be_hidden()
+    expect(page.locator(".toast-body")).to_be_hidden()
     expect(button(page, "Stop")).to_be_visible()
     turn = site.service.active_turn(session_id)
     assert turn is not None

@@ -238,8 +238,14 @@ def test_several_files_come_in_at_once_and_what_is_no_chat_is_refused_in_words(
     ):
         files.append(tmp_path / name)
         files[-1].write_bytes(content)
+    other = tmp_path / "notes.txt"
+    other.write_text("Not a chat.")
     page.goto(site.url)
     expect(box(page)).to_be_editable()
+    choose(page, files[0], other)
+    refused = page.locator("#notice [role=alert]")
+    expect(refused).to_have_text("“notes.txt”: A chat’s file is one that was exported as JSON. Nothing was imported.")
+    expect(page.locator(".toast-body")).to_have_count(0)
     choose(page, *files)
     expect(told(page)).to_contain_text("2 of 6 chats were imported. 4 were refused.")
     for name in ("broken.json", "binary.json", "deep.json"):

@@ -14,7 +14,7 @@ from markup import Elements
 from services import GREEDY, open_service, runtime_of
 
 from chatcache.chat import ChatService
-from chatcache.errors import StorageError
+from chatcache.errors import Reason, StorageError
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
 from chatcache.ui.actions import Actions
@@ -25,6 +25,7 @@ from chatcache.ui.layout import Page, lay_out
 from chatcache.ui.panel_handlers import PanelHandlers
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
+from chatcache.ui.turkish import TURKISH
 
 TAB = cast(gr.Request, SimpleNamespace(session_hash="tab"))
 NOWHERE = Place(session_id="00000000-0000-4000-8000-000000000000")
@@ -191,3 +192,14 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         return painted
 
     assert page.transcript in asyncio.run(left_and_back())
+
+
+def test_on_a_turkish_page_the_services_refusals_are_turkish_and_the_pages_own_stay_as_they_are(
+    service: ChatService, page: Page
+) -> None:
+    actions = Actions(service, page, TURKISH)
+    session_id = service.create_session().id
+    service.delete(session_id)
+    binned = actions.send(Place(session_id).to_json(), "", "", "Hello.")
+    assert TURKISH.REFUSALS[Reason.IN_BIN] in told(page, binned)
+    assert TURKISH.EMPTY_MESSAGE in told(page, actions.send(Place().to_json(), "", "", " "))

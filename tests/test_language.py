@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from chatcache.errors import ChatCacheError, ContextFullError, Reason, SessionBusyError
+from chatcache.runtime import translated_store_errors
+from chatcache.stats import Sampling
+from chatcache.text_input import clean_message
 from chatcache.ui.figures import Figures
 from chatcache.ui.language import preferred_language
-from chatcache.ui.texts import Texts
-from chatcache.ui.turkish import Turkish
+from chatcache.ui.texts import ENGLISH, Texts
+from chatcache.ui.turkish import TURKISH, Turkish
+from storage.errors import DiskFullError, FileFault
+from storage.transfer import read_json
 
 
 @pytest.mark.parametrize(
@@ -27,6 +35,48 @@ from chatcache.ui.turkish import Turkish
 )
 def test_a_browser_gets_the_language_it_ranks_highest(accepted: str, language: str) -> None:
     assert preferred_language(accepted, ("en", "tr")) == language
+
+
+def test_every_reason_of_the_service_has_its_sentence_in_turkish() -> None:
+    assert Turkish.REFUSALS.keys() == set(Reason)
+    assert {Reason(fault) for fault in FileFault} < set(Reason)
+
+
+REFUSED = [
+    (lambda: Sampling(temperature=99), "0 ile 10 arasında bir sayı olmalı."),
+    (lambda: Sampling(repetition_penalty=0), "0,01 ile 10 arasında bir sayı olmalı."),
+    (lambda: Sampling(max_new_tokens=0), "Bir tam sayı olmalı; en az 1."),
+    (lambda: clean_message(" "), "İleti boş. Göndermek için bir şey yazın."),
+    (
+        lambda: refuse(ContextFullError("Full.", num_prompt_tokens=12345, max_context_tokens=8192)),
+        "12.345 token olur; modelin bağlamı yanıtla birlikte 8.192 token alır",
+    ),
+    (lambda: read_json("{", "me", clean=str), "Bu dosya JSON değil."),
+    (lambda: read_json("{}", "me", clean=str), "chatcache’ten dışa aktarılmış bir sohbet değil"),
+    (lambda: refuse(DiskFullError("Full.")), "Disk dolu"),
+    (lambda: refuse(SessionBusyError("Busy.")), "Bu sohbette bir yanıt yazılıyor."),
+]
+
+
+def refuse(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(("action", "said"), REFUSED)
+def test_what_the_service_refuses_is_said_in_turkish_and_in_english_as_it_says_it(
+    action: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(ChatCacheError) as caught, translated_store_errors():
+        action()
+    assert said in TURKISH.refused(caught.value)
+    assert ENGLISH.refused(caught.value) == str(caught.value) != ""
+
+
+def test_a_setting_that_is_refused_is_named_as_its_field_is() -> None:
+    with pytest.raises(ChatCacheError) as caught:
+        Sampling(top_k=-1)
+    assert ENGLISH.refused_setting("top_k", caught.value) == "Top-k must be a whole number of at least 0, not -1."
+    assert TURKISH.refused_setting("top_k", caught.value) == "Top-k: Bir tam sayı olmalı; en az 0."
 
 
 SAID_ALIKE = {"APP_NAME", "month", "not_imported", "counted_sources"}

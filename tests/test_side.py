@@ -82,7 +82,7 @@ def test_any_stop_strings_survive_the_field(stop: list[str]) -> None:
         ("top_p", -1, "Top-p must be a number from 0 to 1, not -1."),
         ("top_k", 1.5, "Top-k must be a whole number of at least 0, not 1.5."),
         ("max_new_tokens", 0, "Max tokens must be a whole number of at least 1, not 0."),
-        ("seed", "seven", "Seed: Write a whole number, or nothing."),
+        ("seed", "seven", "Seed must be a whole number of at least 0, not 'seven'."),
         ("seed", str(2**64), f"Seed must be below 2**63, not {2**64}."),
     ],
 )

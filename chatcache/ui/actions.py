@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from chatcache.errors import ChatCacheError, InvalidInputError, NotFoundError, SessionBusyError, StaleTipError
+from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.ui.file_actions import FileActions
-from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
+from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_handlers import SettingsHandlers
@@ -77,7 +77,7 @@ class Actions(Handlers):
     def send(self, sent: object, sent_seen: object, ticket: str, text: str, *form: Any) -> Updates:
         """Send what is in the box; the box is emptied once the message is stored. `form`: the settings' fields."""
         if not text.strip():
-            raise InvalidInputError(self._texts.EMPTY_MESSAGE)
+            raise Refusal(self._texts.EMPTY_MESSAGE)
         place, seen = Place.from_json(sent), Seen.from_json(sent_seen)
         done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
         if place.session_id is None:
@@ -208,13 +208,13 @@ class Actions(Handlers):
     def _refuse_if_busy(self, session_id: str) -> None:
         """What is asked of a page that has not seen the reply begin ends no reply."""
         if self._service.active_turn(session_id) is not None:
-            raise SessionBusyError(self._texts.BUSY)
+            raise Refusal(self._texts.BUSY)
 
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
         session = self._service.get_session(self.session_at(click.place))
         if (session.id, session.tip_id) != (click.seen.session_id, click.seen.tip_id):
-            raise StaleTipError(self._texts.STALE_PAGE)
+            raise Refusal(self._texts.STALE_PAGE)
         return session.id
 
 

@@ -6,6 +6,7 @@ import gradio as gr
 
 from chatcache.errors import NotFoundError
 from chatcache.ui.composer_html import render_tally
+from chatcache.ui.file_actions import MAX_FILE_BYTES
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
 
@@ -23,11 +24,18 @@ class Composer(Handlers):
 
     @said_if_refused
     def refuse_file(self, event: gr.EventData) -> Updates:
-        name = told(event, "message")
-        too_large = told(event, "action") == "file-too-large"
-        return self.notify(
-            self._texts.text_file_too_large(name) if too_large else self._texts.text_file_refused(name), is_error=True
-        )
+        """A file that the page's scripts did not take: `event` names it, and in its action says why."""
+        texts, name = self._texts, told(event, "message")
+        match told(event, "action"):
+            case "file-too-large":
+                said = texts.text_file_too_large(name)
+            case "file-no-chat":
+                said = texts.not_imported(name, texts.NO_CHAT_FILE)
+            case "file-chat-too-large":
+                said = texts.not_imported(name, texts.file_too_large(MAX_FILE_BYTES))
+            case _:
+                said = texts.text_file_refused(name)
+        return self.notify(said, is_error=True)
 
     def _count(self, place: Place, text: str) -> str:
         num_typed = self._service.count_tokens(text)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from chatcache.errors import ChatCacheError, InvalidInputError
-from chatcache.ui.handlers import Handlers, Updates, said_if_refused
+from chatcache.errors import ChatCacheError
+from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Offer
 from chatcache.ui.place import Place
@@ -73,7 +73,7 @@ class FileActions(Handlers):
         """Take in once more the files that were skipped because their chats are here, now in the place of these."""
         files = self._waiting.pop(ticket, [])
         if not files:
-            raise InvalidInputError(self._texts.FILES_GONE)
+            raise Refusal(self._texts.FILES_GONE)
         return self._import(place, files, replace=True)
 
     def _import(self, place: Place, files: Sequence[Path], *, replace: bool) -> Updates:
@@ -103,7 +103,7 @@ class FileActions(Handlers):
                 done.said.append(" ".join((sentence, *report.notes)))
         except ChatCacheError as error:
             done.num_refused += 1
-            done.said.append(self._texts.not_imported(file.name, str(error)))
+            done.said.append(self._texts.not_imported(file.name, self.sentence(error)))
         finally:
             if not is_kept:
                 file.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def file_name(title: str, ending: str) -> str:
 def _read(file: Path, texts: Texts) -> bytes:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidInputError(texts.file_too_large(MAX_FILE_BYTES))
+            raise Refusal(texts.file_too_large(MAX_FILE_BYTES))
         return file.read_bytes()
     except OSError as error:
-        raise InvalidInputError(texts.FILES_GONE) from error
+        raise Refusal(texts.FILES_GONE) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import gradio as gr
 
-from chatcache.errors import ChatCacheError, NotFoundError
+from chatcache.errors import ChatCacheError
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place
@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 H = TypeVar("H", bound="Handlers")
 Updates = dict[Any, Any]
+
+
+class Refusal(ChatCacheError):
+    """The page itself refuses; the message is in its language."""
 
 
 class Handlers:
@@ -59,14 +63,18 @@ class Handlers:
     def refuse(self, error: Exception) -> Updates:
         """What an error means to the person; one that is none of ours is logged as well."""
         if isinstance(error, ChatCacheError):
-            return self.notify(str(error), is_error=True)
+            return self.notify(self.sentence(error), is_error=True)
         logger.error("The page met an error that it does not know", exc_info=error)
         return self.notify(self._texts.UNEXPECTED, is_error=True)
 
+    def sentence(self, error: ChatCacheError) -> str:
+        """A refusal in the page's language."""
+        return str(error) if isinstance(error, Refusal) else self._texts.refused(error)
+
     def session_at(self, place: Place) -> str:
-        """The chat a tab is at. Raises NotFoundError where none has begun."""
+        """The chat a tab is at. Raises Refusal where none has begun."""
         if place.session_id is None:
-            raise NotFoundError(self._texts.NOT_BEGUN)
+            raise Refusal(self._texts.NOT_BEGUN)
         return place.session_id
 
     def nothing(self) -> Updates:

@@ -50,7 +50,6 @@ class PanelTexts(Figures):
     )
     SETTINGS_NEW_FORM = "Saved. At the next turn this chat’s cache takes its new form."
     SETTINGS_REFUSED = "What is marked was not saved."
-    WHOLE_NUMBER_WANTED = "Write a whole number, or nothing."
 
     MEMORY = "Memory"
     THIS_CHAT = "This chat"

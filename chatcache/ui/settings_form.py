@@ -128,10 +128,10 @@ def read_changes(
     for name in names:
         if name in SAMPLING_FIELDS:
             try:
-                sampling = dataclasses.replace(sampling, **{name: _meaning(texts, name, getattr(form, name))})
+                sampling = dataclasses.replace(sampling, **{name: _meaning(name, getattr(form, name))})
                 values["sampling"] = sampling
             except InvalidInputError as error:
-                problems[name] = f"{texts.SETTING_NAMES[name]}{str(error).removeprefix(name)}"
+                problems[name] = texts.refused_setting(name, error)
         elif name == "system_prompt":
             values[name] = form.system_prompt
         else:
@@ -149,14 +149,12 @@ def _settings_of(form: Form) -> dict[str, Any]:
     }
 
 
-def _meaning(texts: Texts, name: str, shown: Any) -> Any:
-    """What a field's value says as a value of `Sampling`. Raises InvalidInputError."""
+def _meaning(name: str, shown: Any) -> Any:
+    """What a field's value says as a value of `Sampling`, which refuses what is none."""
     if name == "stop":
         return tuple(_unescaped(line) for line in shown.split("\n") if line) or None
     if name == "seed":
-        if shown.strip() and not shown.strip().isdecimal():
-            raise InvalidInputError(f"seed: {texts.WHOLE_NUMBER_WANTED}")
-        return int(shown) if shown.strip() else None
+        return int(shown) if shown.strip().isdecimal() else shown.strip() or None
     return int(shown) if isinstance(shown, float) and shown.is_integer() else shown
 
 

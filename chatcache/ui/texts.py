@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from chatcache.errors import ChatCacheError
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
@@ -183,8 +184,18 @@ class Texts(PanelTexts, WritingTexts):
         total = self.number(num_added + num_known + num_refused)
         return f"{self.number(num_added)} of {total} chats were imported.{known}{refused}"
 
+    def refused(self, error: ChatCacheError) -> str:
+        """What an error of the service means to the person."""
+        return str(error)
+
+    def refused_setting(self, name: str, error: ChatCacheError) -> str:
+        """Why the setting of this name, which the error's message begins with, cannot be what was typed."""
+        return f"{self.SETTING_NAMES[name]}{str(error).removeprefix(name)}"
+
     def not_imported(self, file_name: str, reason: str) -> str:
         return f"“{file_name}”: {reason}"
+
+    NO_CHAT_FILE = "A chat’s file is one that was exported as JSON. Nothing was imported."
 
     def file_too_large(self, most_bytes: int) -> str:
         return f"A chat’s file may have at most {self.size(most_bytes)}. Nothing was imported from it."

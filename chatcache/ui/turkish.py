@@ -10,11 +10,12 @@ from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
 from chatcache.ui.texts import Texts
 from chatcache.ui.turkish_panels import TurkishPanels
+from chatcache.ui.turkish_refusals import TurkishRefusals
 from chatcache.ui.turkish_writing import TurkishWriting
 from storage.transfer import ImportOutcome
 
 
-class Turkish(TurkishPanels, TurkishWriting, Texts):
+class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
     """Türkçe."""
 
     LANGUAGE = "tr"
@@ -202,6 +203,8 @@ class Turkish(TurkishPanels, TurkishWriting, Texts):
         refused = f" {self.number(num_refused)} dosya kabul edilmedi." if num_refused else ""
         total = self.number(num_added + num_known + num_refused)
         return f"{total} sohbetten {self.number(num_added)} tanesi içe aktarıldı.{known}{refused}"
+
+    NO_CHAT_FILE = "Bir sohbet dosyası, JSON olarak dışa aktarılmış bir dosyadır. Hiçbir şey içe aktarılmadı."
 
     def file_too_large(self, most_bytes: int) -> str:
         return f"Bir sohbet dosyası en çok {self.size(most_bytes)} olabilir. Ondan hiçbir şey içe aktarılmadı."

@@ -48,7 +48,6 @@ class TurkishPanels(PanelTexts):
     SETTINGS_REREAD = "Kaydedildi. Sonraki turda model bu sohbeti yeniden okur, çünkü hepsi sistem isteminin altında."
     SETTINGS_NEW_FORM = "Kaydedildi. Sonraki turda bu sohbetin önbelleği yeni biçimini alır."
     SETTINGS_REFUSED = "İşaretli olanlar kaydedilmedi."
-    WHOLE_NUMBER_WANTED = "Bir tam sayı yazın ya da boş bırakın."
 
     MEMORY = "Bellek"
     THIS_CHAT = "Bu sohbet"
