@@ -200,6 +200,6 @@ def test_on_a_turkish_page_the_services_refusals_are_turkish_and_the_pages_own_s
     actions = Actions(service, page, TURKISH)
     session_id = service.create_session().id
     service.delete(session_id)
-    binned = actions.send(Place(session_id).to_json(), "", "", "Hello.")
+    binned = actions.toggle_pin(Place(session_id).to_json())
     assert TURKISH.REFUSALS[Reason.IN_BIN] in told(page, binned)
     assert TURKISH.EMPTY_MESSAGE in told(page, actions.send(Place().to_json(), "", "", " "))
