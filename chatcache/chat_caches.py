@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from chatcache.errors import NotFoundError
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
-from chatcache.reports import CacheReport, LiveChat, StorageReport
+from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
 from chatcache.runtime import translated_store_errors
 from chatcache.verification import Verification
 
@@ -107,17 +104,13 @@ class ChatCaches(OwnedSessions):
                     runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
                     return runtime.persistence.release(self._owner, session_id)
 
-    def drop_all_caches(self) -> int:
-        """`drop_cache` for all chats of this owner."""
+    def drop_all_caches(self) -> DroppedCaches:
+        """Free the caches of all of the owner's chats, in memory and on disk, at once. What a reply that is being
+        written needs in memory is freed when it ends; nothing of it is saved."""
         runtime = self._runtime
-        live = runtime.scheduler.call(runtime.pool.report)
-        num_bytes = 0
-        for cache in live:
-            if cache.owner == self._owner:
-                with contextlib.suppress(NotFoundError):  # it was removed while another one's reply was waited for
-                    num_bytes += self.drop_cache(cache.session_id)
+        num_running = runtime.scheduler.call(lambda: runtime.pool.drop_all(self._owner))
         with translated_store_errors():
-            return num_bytes + runtime.persistence.release(self._owner)
+            return DroppedCaches(runtime.persistence.release(self._owner), num_running)
 
     def verify_caches(self) -> Verification:
         """Read and check all that is stored of this owner's caches, in the background, or join the check that runs."""

@@ -56,13 +56,15 @@ class LiveCache:
 
 class LiveCaches:
     """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
-    `filling`: what restores those that no turn needs yet; they give way like idle ones."""
+    `filling`: what restores those that no turn needs yet; they give way like idle ones. `leaving`: those that are to be
+    forgotten, here and on disk, when the turns that use them end."""
 
     def __init__(self, persistence: Persistence | None, room: Room) -> None:
         """`room` keeps the caches within their budget."""
         self.caches: dict[SessionKey, SessionCache] = {}
         self.forms: dict[SessionKey, CacheForm] = {}
         self.filling: dict[SessionKey, Restore] = {}
+        self.leaving: set[SessionKey] = set()
         self.turns = RunningTurns()
         self.room = room
         self._persistence = persistence
@@ -99,19 +101,27 @@ class LiveCaches:
         """Whether the cache may grow to `num_tokens` tokens; the room is reserved then."""
         return self.reserve_need(key, self._need(key, num_tokens))
 
-    def reserve_need(self, key: SessionKey, need: Need) -> bool:
-        """Like `reserve`; copies that wait for the disk are waited for, where they are in the way."""
+    def reserve_need(self, key: SessionKey, need: Need, *, may_wait: bool = True) -> bool:
+        """Like `reserve`; copies that wait for the disk are waited for, where they are in the way and it `may_wait`."""
         if need.is_within(self.room.budget.held(key)):
             return True
         self._count_copies()
-        return self.room.reserve(key, need) or (self._wait_for_copies() and self.room.reserve(key, need))
+        if self.room.reserve(key, need):
+            return True
+        return may_wait and self._wait_for_copies() and self.room.reserve(key, need)
 
-    def reserve_or_spill(self, key: SessionKey, need: Need, *kept: SessionKey) -> tuple[bool, Spilled]:
-        """Reserve, moving idle caches but `kept` to disk where that makes the room."""
-        if self.reserve_need(key, need):
+    def reserve_or_spill(
+        self, key: SessionKey, need: Need, *kept: SessionKey, may_wait: bool = True
+    ) -> tuple[bool, Spilled]:
+        """Reserve, moving idle caches but `kept` to disk where that makes the room; where it may not wait, only such as
+        are there already."""
+        if self.reserve_need(key, need, may_wait=may_wait):
             return True, Spilled()
-        spilled = self._spill(choose_spills(self.budget, key, need, self.idle(key, *kept)))
-        return self.reserve_need(key, need), spilled
+        idle = choose_spills(self.budget, key, need, self.idle(key, *kept))
+        if not may_wait and not all(map(self._is_written, idle)):
+            return False, Spilled()
+        spilled = self._spill(idle)
+        return self.reserve_need(key, need, may_wait=may_wait), spilled
 
     def settle(self, key: SessionKey, num_tokens: int = 0) -> None:
         """Give back the room that neither the tokens held nor `num_tokens` tokens need."""
@@ -257,11 +267,17 @@ class LiveCaches:
             form = StoredForm(kind)  # the one in which the chat will go on
         return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, form)
 
+    def _is_written(self, key: SessionKey) -> bool:
+        """Whether all of it is on disk, and nothing is on its way there."""
+        if self._persistence is None or self._persistence.pending != Need():
+            return False
+        return self._num_saved(key, self.caches[key]) >= self.caches[key].num_tokens
+
     def _is_worth_saving(self, key: SessionKey) -> bool:
-        """Nothing of a temporary chat is; and a form that was taken for want of memory is not the one in which the chat
-        will go on."""
+        """Nothing of a temporary chat is, nor what is to be forgotten; and a form that was taken for want of memory is
+        not the one in which the chat will go on."""
         form = self.forms[key]
-        return form.is_saved and self.caches[key].kind == form.kind
+        return form.is_saved and key not in self.leaving and self.caches[key].kind == form.kind
 
     def _count_copies(self) -> None:
         if self._persistence is not None:

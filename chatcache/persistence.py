@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.cache_problems import CacheProblems
@@ -250,6 +251,7 @@ class Persistence:
         if prefix.num_tokens < pending.tokens.start:
             return "What this cache continues is no longer on disk; all of it is saved at the next turn."
         segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.cuts))
+        segments = takewhile(lambda _segment: pending in self._pending, segments)  # else it was withdrawn
         refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:
             end = part.start + part.num_tokens

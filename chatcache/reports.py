@@ -81,6 +81,15 @@ class StorageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedCaches:
+    """What dropping all of an owner's caches did. `num_bytes` of the disk became free; in `num_running` chats a reply
+    is being written, and their caches leave memory when it ends."""
+
+    num_bytes: int
+    num_running: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDetails:
     """How a reply was made: by its last turn, where it was continued. Every field of `sampling` that was used is set,
     the seed among them; `settings` are the chat's as they were then. `stats` are all zero while the turn runs."""

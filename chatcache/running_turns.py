@@ -6,6 +6,8 @@ knows keys, no cache and no budget. Used on the model thread only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chatcache.session_key import SessionKey
 
 
@@ -19,6 +21,9 @@ class RunningTurns:
 
     def __contains__(self, key: object) -> bool:
         return key in self._is_waiting
+
+    def __iter__(self) -> Iterator[SessionKey]:
+        return iter(self._is_waiting)
 
     @property
     def active(self) -> tuple[SessionKey, ...]:

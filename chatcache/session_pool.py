@@ -76,7 +76,6 @@ class SessionPool:
         self._form = form
         self._persistence = persistence
         self.live = LiveCaches(persistence, room or Room())
-        self._dropped: set[SessionKey] = set()  # while a turn uses it
         self._prefetched: dict[SessionKey, _Prefetched] = {}  # until the next turn, which says so
 
     def acquire(
@@ -150,7 +149,7 @@ class SessionPool:
         key = SessionKey(owner, session_id)
         self.live.turns.end(key)
         cache = self.live.caches.get(key)
-        if cache is None or key in self._dropped:
+        if cache is None or key in self.live.leaving:
             self.drop(owner, session_id)
         else:
             self.live.put(key, cache)
@@ -162,15 +161,17 @@ class SessionPool:
     def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None) -> bool:
         """Begin to restore what is stored of `wanted_ids` before a turn needs it; whether `prefetch_more` has to go on.
 
-        Does nothing where the session has a live cache.
+        Does nothing where the session has a live cache. It takes what room there is without waiting: turns go on.
         """
         key = SessionKey(owner, session_id)
         if key in self.live.caches or key in self.live.turns or not wanted_ids:
             return False
         # One more, for the message to come.
-        acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form)
+        acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form, may_wait=False)
         if acquired.restore is None:
             self.live.settle(key)
+            if not acquired.cache.num_tokens:
+                self.drop(owner, session_id)  # the next one may find room
             return False
         self.live.filling[key] = acquired.restore
         return True
@@ -189,15 +190,22 @@ class SessionPool:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
         key = SessionKey(owner, session_id)
         if key in self.live.turns:
-            self._dropped.add(key)
+            self.live.leaving.add(key)
             return
         self._end_prefetch(key)
         self._prefetched.pop(key, None)
-        self._dropped.discard(key)
+        self.live.leaving.discard(key)
         is_there = key in self.live.caches
         self.live.remove(key)
         if is_there:
             return_to_system()
+
+    def drop_all(self, owner: str) -> int:
+        """`drop` for all of the owner's; how many of them turns are using."""
+        keys = [key for key in {*self.live.caches, *self.live.turns} if key.owner == owner]
+        for key in keys:
+            self.drop(key.owner, key.session_id)
+        return sum(key in self.live.leaving for key in keys)
 
     @property
     def budget(self) -> Budget:
@@ -211,9 +219,15 @@ class SessionPool:
     # ------------------------------------------------------------ where tokens come from
 
     def _prepare(
-        self, key: SessionKey, wanted_ids: Sequence[int], form: CacheForm, num_expected_tokens: int = 0
+        self,
+        key: SessionKey,
+        wanted_ids: Sequence[int],
+        form: CacheForm,
+        num_expected_tokens: int = 0,
+        *,
+        may_wait: bool = True,
     ) -> Acquired:
-        """See `acquire`; pins nothing."""
+        """See `acquire`; pins nothing. `may_wait`: for room, until what is in the way is written."""
         num_tokens = max(num_expected_tokens, len(wanted_ids))
         change = self._change_of_form(key, form, num_tokens)
         is_converted = change is _FormChange.CONVERT and self.live.convert(key, form.kind)
@@ -221,7 +235,7 @@ class SessionPool:
             self.drop(key.owner, key.session_id)
         self.live.forms[key] = form
         own = self.live.caches.get(key)
-        copied, spilled = self._copied_prefix(key, wanted_ids)
+        copied, spilled = self._copied_prefix(key, wanted_ids, may_wait=may_wait)
         cache = copied or own or self._make_cache(form.kind)
         try:
             alignment = cache.align(wanted_ids)
@@ -244,7 +258,12 @@ class SessionPool:
         was_shortened = cache.is_shortened
         # Also where the cache held nothing else: its own end may be missing, or other chats have stored more.
         restore, spilled_too = self._restore(
-            self._persistence, key, cache, wanted_ids[:-1], is_miss=alignment.reason is not None
+            self._persistence,
+            key,
+            cache,
+            wanted_ids[:-1],
+            is_miss=alignment.reason is not None,
+            may_wait=may_wait,
         )
         is_shortened = cache.is_shortened and not was_shortened
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too, is_shortened=is_shortened)
@@ -278,19 +297,33 @@ class SessionPool:
         return _joined([live, Reuse("disk", num_from_disk)]), prefetched.seconds
 
     def _restore(
-        self, persistence: Persistence, key: SessionKey, cache: SessionCache, ids: Sequence[int], *, is_miss: bool
+        self,
+        persistence: Persistence,
+        key: SessionKey,
+        cache: SessionCache,
+        ids: Sequence[int],
+        *,
+        is_miss: bool,
+        may_wait: bool = True,
     ) -> tuple[Restore | None, Spilled]:
         """Begin to append what is stored of `ids` to the cache, as far as there is room."""
+        spilled = Spilled()
+
+        def has_room_for(num_tokens: int) -> bool:
+            nonlocal spilled
+            need = self.live.room.need(cache, num_tokens, piece_tokens=1)
+            has_room, more = self.live.reserve_or_spill(key, need, may_wait=may_wait)
+            spilled += more
+            return has_room
+
         num_tokens = len(ids)
-        has_room, spilled = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
+        has_room = has_room_for(num_tokens)
         if not has_room and cache.can_be_shortened:
             self.live.shorten(key)
-            has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
-            spilled += more
+            has_room = has_room_for(num_tokens)
         while not has_room and num_tokens > cache.num_tokens:
             num_tokens = (num_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-            has_room, more = self.live.reserve_or_spill(key, self.live.room.need(cache, num_tokens, piece_tokens=1))
-            spilled += more
+            has_room = has_room_for(num_tokens)
         if num_tokens <= cache.num_tokens:
             return None, spilled
         return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens], is_miss=is_miss), spilled
@@ -305,7 +338,9 @@ class SessionPool:
             if restore.num_tokens:
                 self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)
 
-    def _copied_prefix(self, key: SessionKey, wanted_ids: Sequence[int]) -> tuple[SessionCache | None, Spilled]:
+    def _copied_prefix(
+        self, key: SessionKey, wanted_ids: Sequence[int], *, may_wait: bool
+    ) -> tuple[SessionCache | None, Spilled]:
         """A copy of the longest beginning of `wanted_ids` that the owner's other caches hold; None if `key`'s own
         holds as much, or if there is no room for a copy."""
         useful_ids = wanted_ids[:-1]  # the last one is always forwarded
@@ -313,7 +348,7 @@ class SessionPool:
             other: common_length(cache.token_ids, useful_ids)
             for other, cache in self.live.caches.items()
             if other.owner == key.owner
-            and other not in self._dropped
+            and other not in self.live.leaving
             and cache.kind == self.live.forms[key].kind
             and cache.is_pure
             and not cache.num_forgotten_tokens
@@ -325,7 +360,7 @@ class SessionPool:
         donor = max(held, key=lambda other: held[other])
         # For a moment there are both, the copy and what it replaces.
         both = self.live.room.need(self.live.caches[donor], held[donor]).beside(self.live.budget.held(key))
-        has_room, spilled = self.live.reserve_or_spill(key, both, donor)
+        has_room, spilled = self.live.reserve_or_spill(key, both, donor, may_wait=may_wait)
         try:
             copied = self.live.caches[donor].fork(held[donor]) if has_room else None
         except Exception:

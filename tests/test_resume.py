@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import time
@@ -14,8 +15,10 @@ from endings import ENDINGS
 from services import GREEDY, counted_forwards, open_service, runtime_of
 
 from chatcache.chat import ChatService
-from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
+from chatcache.events import CacheEvent, Phase, Reply, StatusEvent, TextEvent
 from chatcache.loader import LoadedModel
+from chatcache.memory.budget import Need
+from chatcache.prompt import PromptBuilder
 from chatcache.segment_codec import segment_bounds
 from chatcache.stats import FinishReason, Reuse, Sampling
 from storage.segment_files import SegmentFolder
@@ -139,7 +142,7 @@ def test_all_caches_of_one_owner_are_dropped_at_once_and_every_word_stays(
             send(service, chat.id, "Hello")
         segment_files(service)  # waits until everything is written
         before = service.storage_report().cache.used_bytes
-        freed = service.drop_all_caches()
+        freed = service.drop_all_caches().num_bytes
         report = service.storage_report().cache
         assert freed == before - report.used_bytes > 0
         assert report.session_bytes == {}
@@ -216,22 +219,22 @@ def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, 
 
 
 class SlowDisk:
-    """Segments are read only when the test lets them be."""
+    """Segments are read, or written, only when the test lets them be."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str = "read") -> None:
         self._changed = threading.Condition()
         self._num_asked = self._num_allowed = 0
-        read = SegmentFolder.read
+        quick = getattr(SegmentFolder, what)
 
-        def slow(folder: SegmentFolder, name: str) -> object:
+        def slow(*arguments: object) -> object:
             with self._changed:
                 number = self._num_asked
                 self._num_asked += 1
                 self._changed.notify_all()
                 assert self._changed.wait_for(lambda: number < self._num_allowed, timeout=30)
-            return read(folder, name)
+            return quick(*arguments)
 
-        monkeypatch.setattr(SegmentFolder, "read", slow)
+        monkeypatch.setattr(SegmentFolder, what, slow)
 
     def allow_first(self, num_reads: int) -> None:
         """Let that many go on, once all of them wait: two readers work side by side, and the second may come first."""
@@ -239,6 +242,10 @@ class SlowDisk:
             assert self._changed.wait_for(lambda: self._num_asked >= num_reads, timeout=30)
             self._num_allowed = num_reads
             self._changed.notify_all()
+
+    def wait_until_asked(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._num_asked > 0, timeout=30)
 
     def allow_all(self) -> None:
         with self._changed:
@@ -350,6 +357,71 @@ def test_dropping_a_cache_during_a_prefetch_ends_it(
         assert prefetched.result(30) == 0
         disk.allow_all()
         assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
+
+
+def test_dropping_all_caches_waits_for_no_reply_and_what_that_needs_is_dropped_at_its_end(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PromptBuilder, "_terminator", lambda *_: frozenset())
+    endless = dataclasses.replace(tiny_llama, eos_token_ids=frozenset())
+    with open_service(endless, tmp_path) as service:
+        idle, busy, temporary = (service.create_session(temporary=number == 2) for number in range(3))
+        for chat in (idle, busy, temporary):
+            send(service, chat.id, "Hello")
+        turn = service.send(busy.id, "Go on", Sampling(temperature=0.0, max_new_tokens=1000))
+        next(event for event in turn.events() if isinstance(event, TextEvent))
+        dropped = service.drop_all_caches()
+        assert not turn.done
+        assert (dropped.num_running, dropped.num_bytes > 0) == (1, True)
+        assert [service.cache_report(chat.id).is_live for chat in (idle, busy, temporary)] == [False, True, False]
+        stats = turn.result(TIMEOUT_S).stats
+        assert (stats.finish_reason, stats.num_recomputed_tokens) == (FinishReason.LENGTH, 0)
+        assert not service.cache_report(busy.id).is_live
+        assert segment_files(service) == []
+        send(service, busy.id, "And now it is kept again", GREEDY)
+        segment_files(service)
+        assert service.storage_report().cache.session_bytes.keys() == {busy.id}
+        assert service.drop_all_caches().num_running == 0
+
+
+def test_dropping_all_caches_withdraws_what_is_being_written(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, "write")
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        session = service.create_session()
+        send(service, session.id, "word " * 400)
+        disk.wait_until_asked()
+        dropped = pool.submit(service.drop_all_caches)
+        while runtime_of(service).persistence.pending != Need():
+            time.sleep(0.001)
+        disk.allow_first(1)
+        assert dropped.result(30).num_running == 0
+        assert service.storage_report().cache.used_bytes == 0
+        disk.allow_all()
+
+
+def test_a_prefetch_waits_for_no_copy_on_its_way_to_disk(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    write = SegmentFolder.write
+    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
+    with open_service(tiny_llama, tmp_path) as service:
+        other = service.create_session()
+        send(service, other.id, "Hello " * 300)
+        budget = runtime_of(service).pool.budget
+        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
+        assert service.prefetch(stored_chat) == 0
+        assert not may_write.is_set()
+        may_write.set()
+        runtime_of(service).persistence.flush()
+        assert service.cache_report(other.id).is_live
+        budget.limit_bytes = budget.reserved_bytes
+        assert service.prefetch(stored_chat) > 0, "what is written can leave memory for it"
+        assert not service.cache_report(other.id).is_live
+        budget.limit_bytes = unlimited
+        assert send(service, other.id, "Go on").stats.miss_reason is None
 
 
 def test_a_branch_left_a_moment_ago_is_not_computed_again(

@@ -42,7 +42,8 @@ class PanelHandlers(Handlers):
             case "ask":
                 return self._storage(sent, is_asking=True)
             case "drop-all":
-                return self._storage(sent, said=self._texts.dropped(self._service.drop_all_caches()))
+                dropped = self._service.drop_all_caches()
+                return self._storage(sent, said=self._texts.dropped(dropped.num_bytes, dropped.num_running))
             case _:
                 return self._storage(sent)
 

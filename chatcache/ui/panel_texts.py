@@ -115,8 +115,16 @@ class PanelTexts(Figures):
     def smaller_chats(self, num_chats: int) -> str:
         return "1 smaller chat" if num_chats == 1 else f"{self.number(num_chats)} smaller chats"
 
-    def dropped(self, num_bytes: int) -> str:
-        return f"Dropped; {self.size(num_bytes)} of the disk are free again. The text stays."
+    def dropped(self, num_bytes: int, num_running: int = 0) -> str:
+        said = f"Dropped; {self.size(num_bytes)} of the disk are free again. The text stays."
+        if not num_running:
+            return said
+        chats = (
+            "A chat that is being answered keeps its"
+            if num_running == 1
+            else "Chats that are being answered keep their"
+        )
+        return f"{said} {chats} cache in memory until the reply ends."
 
     def verifying(self, num_checked: int, num_files: int) -> str:
         return f"Checking file {self.number(min(num_checked + 1, num_files))} of {self.number(num_files)}…"

@@ -111,8 +111,11 @@ class TurkishPanels(PanelTexts):
     def smaller_chats(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} daha küçük sohbet"
 
-    def dropped(self, num_bytes: int) -> str:
-        return f"Bırakıldı; diskte {self.size(num_bytes)} yeniden boş. Metin kalır."
+    def dropped(self, num_bytes: int, num_running: int = 0) -> str:
+        said = f"Bırakıldı; diskte {self.size(num_bytes)} yeniden boş. Metin kalır."
+        if not num_running:
+            return said
+        return f"{said} Yanıt yazılan {self.number(num_running)} sohbetin önbelleği yanıt bitene kadar bellekte kalır."
 
     def verifying(self, num_checked: int, num_files: int) -> str:
         return f"Dosya denetleniyor: {self.number(min(num_checked + 1, num_files))} / {self.number(num_files)}…"
