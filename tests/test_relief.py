@@ -393,7 +393,7 @@ def test_a_restore_for_which_there_is_no_room_any_more_is_told(
         run(service.send(session.id, "word " * 150, GREEDY))
 
     def fail(*_: object) -> None:
-        monkeypatch.setattr(LiveCaches, "reserve_or_spill", lambda *_: (False, Spilled()))
+        monkeypatch.setattr(LiveCaches, "reserve_or_spill", lambda *_, **__: (False, Spilled()))
         raise torch.OutOfMemoryError
 
     with open_service(loaded, tmp_path) as service:
