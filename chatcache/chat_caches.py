@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from chatcache.memory.budget import Need
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
 from chatcache.runtime import translated_store_errors
+from chatcache.session_pool import Prefetch
 from chatcache.verification import Verification
+
+MAX_PREFETCHES = 8
+"""How often a prefetch is begun anew when what was in its way is written. Then the next turn restores."""
 
 
 class ChatCaches(OwnedSessions):
@@ -77,17 +82,24 @@ class ChatCaches(OwnedSessions):
         Computes nothing. Returns at once while a turn runs; a turn that begins meanwhile takes over.
         """
         runtime = self._runtime
-        is_under_way = False
-        with self._exclusive(session_id) as session:
-            if runtime.runner.active(session_id) is None:
-                fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
-                form = self._starter.cache_form(session)
-                is_under_way = runtime.scheduler.call(
-                    lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form)
-                )
+        for _ in range(MAX_PREFETCHES):
+            prefetch = self._begin_prefetch(session_id)
+            if prefetch is not Prefetch.LACKS_ROOM or runtime.persistence.pending == Need():
+                break
+            runtime.persistence.flush()  # on this thread: the model's goes on meanwhile
+        is_under_way = prefetch is Prefetch.UNDER_WAY
         while is_under_way:
             is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
+
+    def _begin_prefetch(self, session_id: str) -> Prefetch:
+        runtime = self._runtime
+        with self._exclusive(session_id) as session:
+            if runtime.runner.active(session_id) is not None:
+                return Prefetch.ENDED
+            fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
+            form = self._starter.cache_form(session)
+            return runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form))
 
     def drop_cache(self, session_id: str) -> int:
         """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.

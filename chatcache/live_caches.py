@@ -113,12 +113,16 @@ class LiveCaches:
     def reserve_or_spill(
         self, key: SessionKey, need: Need, *kept: SessionKey, may_wait: bool = True
     ) -> tuple[bool, Spilled]:
-        """Reserve, moving idle caches but `kept` to disk where that makes the room; where it may not wait, only such as
-        are there already."""
+        """Reserve, moving idle caches but `kept` to disk where that makes the room. Where it may not wait, only such as
+        are there already leave memory; others are on their way there then."""
         if self.reserve_need(key, need, may_wait=may_wait):
             return True, Spilled()
         idle = choose_spills(self.budget, key, need, self.idle(key, *kept))
-        if not may_wait and not all(map(self._is_written, idle)):
+        unwritten = [] if may_wait else [other for other in idle if not self._is_written(other)]
+        for other in unwritten:
+            if not self.save(other):
+                self._save_piece(other)
+        if unwritten:
             return False, Spilled()
         spilled = self._spill(idle)
         return self.reserve_need(key, need, may_wait=may_wait), spilled
@@ -235,9 +239,7 @@ class LiveCaches:
         self._wait_for_copies()
         num_saved, num_lasting = self._num_saved(key, cache), self._num_lasting(key, cache)
         while num_before < num_saved < num_lasting and self._is_worth_saving(key):
-            # Beside what the caches take, one layer is kept free: nothing else needs it before the copy is written.
-            room_bytes = self._room_for_copies() + self.budget.free_layer_bytes
-            self._save(key, (), room_bytes, num_saved + BLOCK_TOKENS)
+            self._save_piece(key)
             self._wait_for_copies()
             num_before, num_saved = num_saved, self._num_saved(key, cache)
         return num_saved >= num_lasting
@@ -247,6 +249,11 @@ class LiveCaches:
         for key in self.caches:
             if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
                 self.save_at_last(key)
+
+    def _save_piece(self, key: SessionKey) -> None:
+        # Beside what the caches take, one layer is kept free: nothing else needs it before the copy is written.
+        room_bytes = self._room_for_copies() + self.budget.free_layer_bytes
+        self._save(key, (), room_bytes, self._num_saved(key, self.caches[key]) + BLOCK_TOKENS)
 
     def _save(self, key: SessionKey, cuts: Sequence[int], room_bytes: int, num_tokens: int | None = None) -> bool:
         cache = self.caches.get(key)

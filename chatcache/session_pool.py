@@ -51,6 +51,16 @@ class Acquired:
     is_shortened: bool = False
 
 
+class Prefetch(Enum):
+    """How far a prefetch is."""
+
+    ENDED = auto()
+    UNDER_WAY = auto()
+    """`prefetch_more` goes on."""
+    LACKS_ROOM = auto()
+    """There may be some once all that is on its way to disk is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Prefetched:
     """Tokens `[start, end)` of a live cache came from disk before any turn asked for them."""
@@ -158,23 +168,26 @@ class SessionPool:
         if self._persistence is not None:
             self._persistence.let_go(owner, session_id)
 
-    def prefetch(self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None) -> bool:
-        """Begin to restore what is stored of `wanted_ids` before a turn needs it; whether `prefetch_more` has to go on.
+    def prefetch(
+        self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None
+    ) -> Prefetch:
+        """Begin to restore what is stored of `wanted_ids` before a turn needs it.
 
         Does nothing where the session has a live cache. It takes what room there is without waiting: turns go on.
         """
         key = SessionKey(owner, session_id)
         if key in self.live.caches or key in self.live.turns or not wanted_ids:
-            return False
+            return Prefetch.ENDED
         # One more, for the message to come.
         acquired = self._prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form, may_wait=False)
         if acquired.restore is None:
             self.live.settle(key)
-            if not acquired.cache.num_tokens:
-                self.drop(owner, session_id)  # the next one may find room
-            return False
+            if acquired.cache.num_tokens:
+                return Prefetch.ENDED
+            self.drop(owner, session_id)
+            return Prefetch.LACKS_ROOM
         self.live.filling[key] = acquired.restore
-        return True
+        return Prefetch.UNDER_WAY
 
     def prefetch_more(self, owner: str, session_id: str) -> bool:
         """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest; so

@@ -401,24 +401,24 @@ def test_dropping_all_caches_withdraws_what_is_being_written(
         disk.allow_all()
 
 
-def test_a_prefetch_waits_for_no_copy_on_its_way_to_disk(
+def test_while_a_prefetch_waits_for_copies_on_their_way_to_disk_replies_are_written(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_write = threading.Event()
     write = SegmentFolder.write
     monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
-    with open_service(tiny_llama, tmp_path) as service:
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         other = service.create_session()
         send(service, other.id, "Hello " * 300)
         budget = runtime_of(service).pool.budget
         unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
-        assert service.prefetch(stored_chat) == 0
-        assert not may_write.is_set()
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        answered = send(service, service.create_session(settings={"cache": "none"}).id, "Meanwhile")
+        assert answered.stats.finish_reason is not FinishReason.ERROR
+        assert (prefetched.done(), service.cache_report(other.id).is_live) == (False, True)
+        budget.limit_bytes = service.cache_report(other.id).num_bytes
         may_write.set()
-        runtime_of(service).persistence.flush()
-        assert service.cache_report(other.id).is_live
-        budget.limit_bytes = budget.reserved_bytes
-        assert service.prefetch(stored_chat) > 0, "what is written can leave memory for it"
+        assert prefetched.result(30) > 0, "what is written can leave memory for it"
         assert not service.cache_report(other.id).is_live
         budget.limit_bytes = unlimited
         assert send(service, other.id, "Go on").stats.miss_reason is None
