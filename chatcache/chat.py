@@ -33,7 +33,7 @@ class ChatService(ChatReading, ChatSessions):
     """The product's surface (DESIGN section 5). Open one per process with `open`; `for_owner` gives it to others.
 
     Raises, besides what each method names: NotFoundError for ids that are unknown or another owner's, StorageError
-    when the disk or the database fails.
+    when the disk or the database fails, ServiceClosedError after `close`.
     """
 
     @classmethod
@@ -52,12 +52,12 @@ class ChatService(ChatReading, ChatSessions):
 
     def close(self) -> None:
         """Stop running turns, store their replies, let the data directory go. Ends the service of every owner."""
-        self._runtime.close()
+        self._opened.close()
 
     @property
     def is_closed(self) -> bool:
-        """The service is closing or closed: nothing changes any more, and reports may fail."""
-        return self._runtime.changes.is_closed
+        """The service is closing or closed: nothing changes any more, and every call raises ServiceClosedError."""
+        return self._opened.changes.is_closed
 
     # ------------------------------------------------------------------ turns
 
@@ -147,8 +147,7 @@ class ChatService(ChatReading, ChatSessions):
 
         Raises InvalidInputError when `turns` is below 1 or more than there are.
         """
-        if whole_number("turns", turns) < 1:
-            raise InvalidInputError("Roll back by at least one turn.")
+        whole_number("turns", turns, 1)
         with self._exclusive(session_id) as session:
             self._runtime.runner.stop_and_wait(session.id)
             branch = self._store.branch(self._owner, session.id)

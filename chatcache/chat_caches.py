@@ -22,9 +22,7 @@ class ChatCaches(OwnedSessions):
         """The session's live cache beside all live caches of this owner."""
         runtime = self._runtime
         form = self._starter.cache_form(self.get_session(session_id))
-        caches, reserved_bytes = runtime.scheduler.call(
-            lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes)
-        )
+        caches, reserved_bytes = runtime.call(lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes))
         mine = [c for c in caches if c.owner == self._owner]
         live = next((c for c in mine if c.session_id == session_id), None)
         return CacheReport(
@@ -86,10 +84,11 @@ class ChatCaches(OwnedSessions):
             prefetch = self._begin_prefetch(session_id)
             if prefetch is not Prefetch.LACKS_ROOM or runtime.persistence.pending == Need():
                 break
-            runtime.persistence.flush()  # on this thread: the model's goes on meanwhile
+            with runtime.while_open():
+                runtime.persistence.flush()  # on this thread: the model's goes on meanwhile
         is_under_way = prefetch is Prefetch.UNDER_WAY
         while is_under_way:
-            is_under_way = runtime.scheduler.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
+            is_under_way = runtime.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
 
     def _begin_prefetch(self, session_id: str) -> Prefetch:
@@ -99,7 +98,7 @@ class ChatCaches(OwnedSessions):
                 return Prefetch.ENDED
             fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
             form = self._starter.cache_form(session)
-            return runtime.scheduler.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form))
+            return runtime.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form))
 
     def drop_cache(self, session_id: str) -> int:
         """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.
@@ -111,17 +110,17 @@ class ChatCaches(OwnedSessions):
         while True:
             if (turn := runtime.runner.active(session_id)) is not None:
                 turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
-            with runtime.session_lock(self._key(session_id)), translated_store_errors():
+            with runtime.session_lock(self._key(session_id)), translated_store_errors(), runtime.while_open():
                 if runtime.runner.active(session_id) is None:
-                    runtime.scheduler.call(lambda: runtime.pool.drop(self._owner, session_id))
+                    runtime.call(lambda: runtime.pool.drop(self._owner, session_id))
                     return runtime.persistence.release(self._owner, session_id)
 
     def drop_all_caches(self) -> DroppedCaches:
         """Free the caches of all of the owner's chats, in memory and on disk, at once. What a reply that is being
         written needs in memory is freed when it ends; nothing of it is saved."""
         runtime = self._runtime
-        num_running = runtime.scheduler.call(lambda: runtime.pool.drop_all(self._owner))
-        with translated_store_errors():
+        num_running = runtime.call(lambda: runtime.pool.drop_all(self._owner))
+        with translated_store_errors(), runtime.while_open():
             return DroppedCaches(runtime.persistence.release(self._owner), num_running)
 
     def verify_caches(self) -> Verification:

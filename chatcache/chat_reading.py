@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chatcache.errors import InvalidInputError
 from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.reports import ModelInfo, TurnDetails
 from chatcache.runtime import translated_store_errors
@@ -21,14 +20,17 @@ class ChatReading(OwnedSessions):
     def sessions(
         self, query: str | None = None, deleted: bool = False, limit: int = 50, offset: int = 0
     ) -> tuple[ChatSession, ...]:
-        """Chats, pinned ones first, then by last change; `query` looks in titles and messages."""
-        page = {"limit": whole_number("limit", limit), "offset": whole_number("offset", offset)}
+        """Chats, pinned ones first, then by last change; `query` looks in titles and messages.
+
+        Raises InvalidInputError for a limit below 1 and an offset below 0.
+        """
+        page = {"limit": whole_number("limit", limit, 1), "offset": whole_number("offset", offset, 0)}
         with translated_store_errors():
             return tuple(self._store.sessions(self._owner, query=clean_query(query), deleted=deleted, **page))
 
     def search(self, query: str, deleted: bool = False, limit: int = 50, offset: int = 0) -> tuple[FoundSession, ...]:
         """The chats that `sessions` finds for a query, each with what of its title and messages was looked for."""
-        page = {"limit": whole_number("limit", limit), "offset": whole_number("offset", offset)}
+        page = {"limit": whole_number("limit", limit, 1), "offset": whole_number("offset", offset, 0)}
         with translated_store_errors():
             return self._store.search(self._owner, clean_query(query) or "", deleted=deleted, **page)
 
@@ -42,8 +44,8 @@ class ChatReading(OwnedSessions):
 
         Raises InvalidInputError for a limit below 1 and for a message of another chat.
         """
-        if limit is not None and whole_number("limit", limit) < 1:
-            raise InvalidInputError("limit must be at least 1.")
+        if limit is not None:
+            whole_number("limit", limit, 1)
         with translated_store_errors():
             if limit is None and before is None:
                 return self._store.branch(self._owner, session_id)

@@ -10,6 +10,7 @@ ChatCacheError
 ├── ModelLoadError            the model cannot be loaded
 ├── UnsupportedOptionError    an option this model, device or version does not offer
 ├── DataDirLockedError        another chatcache has the data directory open
+├── ServiceClosedError        the service was closed, or is being closed
 └── StorageError              the disk or the database failed
 """
 
@@ -126,6 +127,15 @@ class DataDirLockedError(ChatCacheError):
     """Another chatcache has the data directory open."""
 
     REASON = Reason.DATA_DIR_LOCKED
+
+
+class ServiceClosedError(ChatCacheError):
+    """The service was closed, or is being closed; nothing was changed. Open it again to go on."""
+
+    REASON = Reason.CLOSED
+
+    def __init__(self) -> None:
+        super().__init__("chatcache has been closed. Start it again to go on; nothing was changed.")
 
 
 class StorageError(ChatCacheError):

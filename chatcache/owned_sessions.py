@@ -5,20 +5,35 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from chatcache.errors import InvalidInputError, NotFoundError, Reason
+from chatcache.errors import InvalidInputError, NotFoundError, Reason, ServiceClosedError
 from chatcache.runtime import Runtime, translated_store_errors
 from chatcache.session_key import SessionKey
+from chatcache.turn_starter import TurnStarter
+from storage.chat_store import ChatStore
 from storage.records import ChatSession, Message
 
 
 class OwnedSessions:
-    """Every method may be called from any thread. Raises NotFoundError for ids that are unknown or another owner's."""
+    """Every method may be called from any thread. Raises NotFoundError for ids that are unknown or another owner's,
+    ServiceClosedError once the service is being closed."""
 
     def __init__(self, runtime: Runtime, owner: str) -> None:
-        self._runtime = runtime
-        self._store = runtime.store
-        self._starter = runtime.starter
+        self._opened = runtime
         self._owner = owner
+
+    @property
+    def _runtime(self) -> Runtime:
+        if self._opened.changes.is_closed:
+            raise ServiceClosedError
+        return self._opened
+
+    @property
+    def _store(self) -> ChatStore:
+        return self._runtime.store
+
+    @property
+    def _starter(self) -> TurnStarter:
+        return self._runtime.starter
 
     def get_session(self, session_id: str) -> ChatSession:
         """The session, deleted or not."""
@@ -48,8 +63,10 @@ class OwnedSessions:
         return session
 
 
-def whole_number(name: str, value: object) -> int:
-    """Raises InvalidInputError for what is none, or none that a database takes."""
+def whole_number(name: str, value: object, least: int = -(2**63)) -> int:
+    """Raises InvalidInputError for what is none, is below `least`, or none that a database takes."""
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
         raise InvalidInputError(f"{name} must be a whole number, not {value!r:.60}.")
+    if value < least:
+        raise InvalidInputError(f"{name} must be at least {least}, not {value}.", Reason.NOT_A_COUNT, low=least)
     return value

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from typing import TypeVar
 
 import torch
 
@@ -30,7 +31,15 @@ from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
 from chatcache.decode_step import DecodeStep
 from chatcache.engine import TurnRun
-from chatcache.errors import DataDirLockedError, InvalidInputError, NotFoundError, Reason, StaleTipError, StorageError
+from chatcache.errors import (
+    DataDirLockedError,
+    InvalidInputError,
+    NotFoundError,
+    Reason,
+    ServiceClosedError,
+    StaleTipError,
+    StorageError,
+)
 from chatcache.loader import LoadedModel, load_model
 from chatcache.memory.available import measure_usable_memory
 from chatcache.memory.budget import Budget
@@ -61,6 +70,7 @@ from storage.temporary_database import TemporaryDatabase
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Progress = Callable[[str], None]
 
 
@@ -150,7 +160,7 @@ class Runtime:
         cache cannot be planned.
         """
         model = self.loaded.model
-        shape = self.scheduler.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
+        shape = self.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
         return dataclasses.replace(
             shape,
             max_context_tokens=self.loaded.max_context_tokens,
@@ -158,10 +168,10 @@ class Runtime:
         )
 
     def verify(self, owner: str) -> Verification:
-        """The check of the owner's stored caches that runs, or a new one. Raises StorageError after `close`."""
+        """The check of the owner's stored caches that runs, or a new one. Raises ServiceClosedError."""
         with self._verifications_lock:
             if self.changes.is_closed:
-                raise StorageError("chatcache has been closed. Start it again to check what is stored.", Reason.CLOSED)
+                raise ServiceClosedError
             running = self._verifications.get(owner)
             if running is None or running.done:
                 running = Verification(partial(self.segments.verify, owner), WriterPace(lambda: self.scheduler.is_busy))
@@ -192,6 +202,21 @@ class Runtime:
             verification.stop()
         self.database.close()
         self._temporary.close()
+
+    def call(self, fn: Callable[[], T]) -> T:
+        """Run `fn` on the model thread; see `Scheduler.call`. Raises ServiceClosedError."""
+        with self.while_open():
+            return self.scheduler.call(fn)
+
+    @contextlib.contextmanager
+    def while_open(self) -> Iterator[None]:
+        """For what needs the threads that `close` ends. Raises ServiceClosedError where they are gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.changes.is_closed:
+                raise ServiceClosedError from error
+            raise
 
     def _feed_together(self, jobs: Sequence[Job]) -> None:
         if self.decode_step is not None:
@@ -263,6 +288,8 @@ def translated_store_errors() -> Iterator[None]:
         raise InvalidInputError(str(error), Reason(error.fault)) from error
     except store_errors.InvalidRecordError as error:
         raise InvalidInputError(str(error)) from error
+    except store_errors.DatabaseClosedError as error:
+        raise ServiceClosedError from error
     except store_errors.DataDirLockedError as error:
         raise DataDirLockedError(str(error)) from error
     except store_errors.DiskFullError as error:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session as DbSession
 
 from storage.data_dir import ensure_private_file, lock_data_dir, unusable
-from storage.errors import DatabaseError, DataDirError, DiskFullError
+from storage.errors import DatabaseClosedError, DatabaseError, DataDirError, DiskFullError
 from storage.folding import fold
 from storage.text_index import ensure_text_index
 
@@ -110,7 +110,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[DbSession]:
-        """A session that sees the database as it is now, and writes nothing. Raises DatabaseError after `close`."""
+        """A session that sees the database as it is now, and writes nothing. Raises DatabaseClosedError after
+        `close`."""
         self._check_open()
         with _translated("read"), DbSession(self._engine) as db:
             yield db
@@ -119,7 +120,7 @@ class Database:
     def write(self) -> Iterator[DbSession]:
         """A session whose changes are all committed at the end of the block, or none of them.
 
-        Raises DatabaseError after `close`.
+        Raises DatabaseClosedError after `close`.
         """
         try:
             with _translated("written"), self._write_lock:
@@ -147,7 +148,7 @@ class Database:
     def _check_open(self) -> None:
         # The engine would connect anew, to a directory that may be another process's by now.
         if self._is_closed:
-            raise DatabaseError("chatcache has been closed. Start it again to go on; nothing was changed.")
+            raise DatabaseClosedError("The database has been closed; nothing was read or changed.")
 
     def __enter__(self) -> Database:
         return self

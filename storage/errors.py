@@ -8,7 +8,8 @@ StoreError
 ├── SegmentUnavailableError   a stored segment cannot be had just now
 │   └── SegmentDamagedError   it is not what was written
 ├── DatabaseError         the database failed (damaged file, …); the transaction was rolled back
-│   └── DiskFullError         there was no space for it
+│   ├── DiskFullError         there was no space for it
+│   └── DatabaseClosedError   it was closed before
 └── DataDirError          the data directory cannot be used
     └── DataDirLockedError    another process has it open
 """
@@ -65,6 +66,10 @@ class DatabaseError(StoreError):
 
 class DiskFullError(DatabaseError):
     """There was no space to write it. Caches have been asked to give way: the next try may succeed."""
+
+
+class DatabaseClosedError(DatabaseError):
+    """The database was closed before; nothing was read or changed."""
 
 
 class DataDirError(StoreError):

@@ -31,7 +31,7 @@ def open_service(loaded: LoadedModel, data_dir: Path, **options: Any) -> Iterato
 
 def runtime_of(service: ChatService) -> Runtime:
     """What lies behind a service, for what its surface does not show."""
-    return service._runtime
+    return service._opened
 
 
 @contextmanager

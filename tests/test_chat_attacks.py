@@ -11,15 +11,16 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from services import GREEDY, every_message, open_service
+from services import GREEDY, every_message, open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.engine import TurnRun
-from chatcache.errors import ChatCacheError, InvalidInputError, StorageError
+from chatcache.errors import ChatCacheError, InvalidInputError, ServiceClosedError, StorageError
 from chatcache.events import Reply, TextEvent
 from chatcache.imported_chat import IDS_LEFT_OUT
 from chatcache.loader import LoadedModel
 from chatcache.persistence import Persistence
+from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason, Sampling
 from storage.chat_store import ChatStore
 from storage.errors import DatabaseError
@@ -311,6 +312,17 @@ def test_strange_texts_are_sent_as_they_are_as_messages_and_as_system_prompts(se
     assert reply.stats.miss_reason is None
 
 
+@pytest.mark.parametrize("read", ["sessions", "search", "messages"])
+@pytest.mark.parametrize("page", [{"limit": -1}, {"limit": 0}, {"offset": -1}, {"limit": 2**63}], ids=repr)
+def test_pages_that_cannot_be_are_refused_in_a_sentence(service: ChatService, read: str, page: dict[str, int]) -> None:
+    session = service.create_session()
+    if read == "messages" and "offset" in page:
+        pytest.skip("messages have no offset")
+    what = {"sessions": (), "search": ("One",), "messages": (session.id,)}[read]
+    with pytest.raises(InvalidInputError, match="must be"):
+        getattr(service, read)(*what, **page)
+
+
 # ---------------------------------------------------------------- closing
 
 
@@ -318,23 +330,58 @@ def test_after_closing_every_call_says_so_and_stores_nothing(tiny_llama: LoadedM
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session()
         reply = send(service, session.id, "One").message
+        exported = service.export(session.id)
+    arguments: dict[str, tuple[Any, ...]] = {
+        **dict.fromkeys(
+            ("active_turn", "cache_report", "context_start", "continue_reply", "delete", "drop_cache", "export"),
+            (session.id,),
+        ),
+        **dict.fromkeys(
+            ("get_session", "is_temporary", "messages", "num_messages", "prefetch", "purge"), (session.id,)
+        ),
+        **dict.fromkeys(("regenerate", "rollback", "undelete", "undone", "update_session"), (session.id,)),
+        **dict.fromkeys(("alternatives", "fork", "select"), (reply.id,)),
+        **dict.fromkeys(("turn_details", "turn_stats"), ([reply.id],)),
+        **dict.fromkeys(("create_session", "drop_all_caches", "memory_plan", "purge_bin", "sessions"), ()),
+        **dict.fromkeys(("storage_report", "verify_caches"), ()),
+        **dict.fromkeys(("count_tokens", "for_owner", "search"), ("One",)),
+        "busy_among": ([session],),
+        "edit": (reply.id, "Two"),
+        "import_": (exported,),
+        "send": (session.id, "Two"),
+        "wait_for_change": (session.id, 0),
+    }
+    named = {name for name in dir(ChatService) if not name.startswith("_")}
+    assert named - arguments.keys() == {"open", "close", "is_closed", "model_info"}
+    for name in named & arguments.keys():
+        with pytest.raises(ServiceClosedError, match="closed"):
+            getattr(service, name)(*arguments[name])
+    with pytest.raises(ServiceClosedError):
+        _ = service.model_info
     service.close()
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: service.send(session.id, "Two"),
-        lambda: service.regenerate(session.id),
-        lambda: service.edit(reply.id, "Two"),
-        lambda: service.create_session(),
-        lambda: service.delete(session.id),
-        lambda: service.drop_cache(session.id),
-        lambda: service.prefetch(session.id),
-        lambda: service.cache_report(session.id),
-        lambda: service.storage_report(),
-    )
-    for call in calls:
-        with pytest.raises(StorageError, match="closed"):
-            call()
+    assert service.is_closed
     with open_service(tiny_llama, tmp_path) as service:
         assert len(every_message(service, session.id)) == 2
+
+
+@pytest.mark.parametrize("call", ["cache_report", "drop_cache", "prefetch"])
+def test_a_call_that_the_closing_overtakes_says_so(call: str, tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    """It looked before, and needs what is gone now."""
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "One")
+        runtime = runtime_of(service)
+        closes = threading.Event()
+
+        def close_first(fn: Callable[[], object]) -> object:
+            if not closes.is_set():
+                closes.set()
+                service.close()
+            return Scheduler.call(runtime.scheduler, fn)
+
+        runtime.scheduler.call = close_first  # type: ignore[method-assign]
+        with pytest.raises(ServiceClosedError):
+            getattr(service, call)(session.id)
 
 
 def test_closing_while_messages_are_sent_ends_and_leaves_no_chat_stuck(tiny_llama: LoadedModel, tmp_path: Path) -> None:
@@ -344,7 +391,7 @@ def test_closing_while_messages_are_sent_ends_and_leaves_no_chat_stuck(tiny_llam
         try:
             while True:
                 service.send(session_id, "Hello", GREEDY).result(TIMEOUT_S)
-        except StorageError:
+        except ServiceClosedError:
             pass
         except BaseException as error:
             unexpected.append(error)
