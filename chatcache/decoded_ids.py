@@ -52,12 +52,16 @@ class DecodedIds:
         return text
 
     def ids_before(self, end: int | None) -> list[int]:
-        """The ids of the first `end` code points; None: of all whole ones."""
+        """The ids of the first `end` code points; None: of all whole ones. Bytes that are no text are kept as they
+        came, whatever their last id begins besides: U+FFFD, which stands for them, encodes to other ids."""
         end = (self._ends[-1] if self._ends else 0) if end is None else end
         num_kept = bisect.bisect_right(self._ends, end)
         while num_kept and not self._is_whole[num_kept - 1]:
             num_kept -= 1
         start = self._ends[num_kept - 1] if num_kept else 0
+        last = bisect.bisect_left(self._ends, end)
+        if start < end == self._ends[last] and "\ufffd" in "".join(self._texts[num_kept : last + 1]):
+            return self._ids[: last + 1]
         return self._ids[:num_kept] + self._encode(num_kept, start, end)
 
     def ids_from(self, start: int) -> list[int]:

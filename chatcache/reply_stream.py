@@ -36,7 +36,7 @@ class StreamedReply:
 
     `pieces` are those that `push` still holds back; `text` and `reasoning` (None: no reasoning tag was met) are whole.
     `token_ids` are the ids of what is visible, tags included: cut at a stop string and before incomplete UTF-8. Where
-    such a cut falls inside a token, the visible part of that token is encoded anew.
+    such a cut falls inside a token, the visible part of that token is encoded anew; bytes that are no text are kept.
     """
 
     pieces: tuple[TextPiece, ...]

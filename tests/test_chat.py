@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +21,10 @@ from chatcache.errors import (
 )
 from chatcache.events import DoneEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
+from chatcache.prompt import PromptMessage
+from chatcache.sampler import Sampler
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
+from chatcache.token_text import TokenText
 from chatcache.turn import Turn
 from storage.chat_store import ChatStore
 from storage.errors import DatabaseError
@@ -534,6 +537,38 @@ def test_while_dropping_a_cache_waits_for_a_turn_the_chat_can_be_rolled_back(
         assert rolled_back.result(TIMEOUT_S).undone.id == turn.reply_id
         dropped.result(TIMEOUT_S)
     assert not service.cache_report(session.id).is_live
+
+
+@pytest.mark.parametrize("end", [b"\xf0\x9f", b"\xff", b"\xe2\xf0", b"\xe2\xf0\x9f", b"\xc3\xc3\xc3"], ids=repr)
+def test_after_a_reply_that_ends_in_bytes_that_are_no_text_everything_is_reused(
+    end: bytes, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a random model writes them, and a good one that is stopped inside an emoji."""
+    tokens = TokenText(tiny_llama.tokenizer, ())
+    id_of = {tokens.token_bytes(i): i for i in range(3, len(tiny_llama.tokenizer))}
+    said = [id_of[bytes([byte])] for byte in b"ok " + end]
+
+    def say(_sampler: Sampler, ids: Sequence[int], *_: object) -> list[int]:
+        return [said[(len(ids) - num_prompt_tokens) % len(said)]]
+
+    monkeypatch.setattr(Sampler, "choose_run", say)
+    length = Sampling(max_new_tokens=len(said))
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        num_prompt_tokens = len(
+            runtime_of(service)
+            .prompts.build([PromptMessage(Role.USER, "Hello")], system_prompt=None, template_vars={})
+            .token_ids
+        )
+        first = send(service, session.id, "Hello", length)
+        assert first.message.token_ids == tuple(said[: len(first.message.token_ids or ())])
+        again = service.regenerate(session.id, sampling=length).result(TIMEOUT_S)
+        assert again.stats.num_computed_tokens == 1
+        assert (again.message.text, again.message.token_ids) == (first.message.text, first.message.token_ids)
+    with open_service(tiny_llama, tmp_path) as service:
+        stats = send(service, session.id, "Go on").stats
+        num_fed = min(len(first.message.token_ids or ()), len(said) - 1)
+        assert (stats.num_cached_tokens, stats.miss_reason) == (num_prompt_tokens + num_fed, None)
 
 
 def test_a_restart_keeps_every_word_and_every_alternative(tiny_llama: LoadedModel, tmp_path: Path) -> None:

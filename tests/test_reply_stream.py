@@ -134,6 +134,18 @@ def test_an_incomplete_character_at_the_end_is_cut_with_its_ids(num_bytes: int) 
     assert more[-1].text == "🙂", "what was cut for a snapshot is not lost to the stream"
 
 
+@pytest.mark.parametrize(
+    "end", [b"\xe2", b"\xe2\xf0", b"\xe2\xf0\x9f", b"\xff", b"\xff\xe2", b"\xc3\xc3\xc3\xc3"], ids=repr
+)
+def test_bytes_at_the_end_that_are_no_text_are_kept_as_they_were_sampled(end: bytes) -> None:
+    ids = byte_ids(b"ok " + end)
+    pieces, reply = run(builder("sentence-piece").reply_stream(), ids)
+    assert joined(pieces) == reply.text == "ok " + "\ufffd" * reply.text.count("\ufffd")
+    assert reply.token_ids == ids[: len(reply.token_ids)]
+    _, again = run(builder("sentence-piece").reply_stream(), reply.token_ids)
+    assert (again.text, again.token_ids) == (reply.text, reply.token_ids)
+
+
 def test_a_token_that_ends_one_character_and_begins_another_is_cut_by_encoding_anew() -> None:
     tokenizer = straddling_tokenizer()
     prompts = PromptBuilder(tokenizer, CHATML, frozenset())
