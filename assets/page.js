@@ -7,6 +7,12 @@
     }
   }, true);
 
+  // Where a button shows its icon only, pointing at it tells its name.
+  document.addEventListener("pointerover", ({ target }) => {
+    const button = target.closest?.("#session-tools .tool, #new-temporary-chat");
+    if (button) button.title = button.textContent.trim();
+  });
+
   // What puts text into the box, or sends it, leaves the person at the box.
   document.addEventListener("click", (event) => {
     if (!event.target.closest("#send, #new-chat, #new-temporary-chat, [data-action='suggest'], [data-action='rollback']")) return;
@@ -60,10 +66,8 @@
   const start = () => {
     const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
-    const temporary = document.getElementById("new-temporary-chat");
-    if (!talk || !toggle || !temporary) return setTimeout(start, 50);
+    if (!talk || !toggle) return setTimeout(start, 50);
     leaveRoomForTheChat(toggle);
-    temporary.title = temporary.textContent.trim();
     let atEnd = true;
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;

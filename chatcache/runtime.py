@@ -43,7 +43,6 @@ from chatcache.errors import (
 from chatcache.loader import LoadedModel, load_model
 from chatcache.memory.available import measure_usable_memory
 from chatcache.memory.budget import Budget
-from chatcache.memory.byte_sizes import format_size
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.ladder import smaller_kinds
 from chatcache.memory.model_shape import ModelShape
@@ -63,6 +62,7 @@ from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
 from chatcache.writer_pace import WriterPace
 from storage import errors as store_errors
+from storage.byte_sizes import format_size
 from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.segment_store import SegmentStore

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from storage.byte_sizes import format_size
 from storage.data_dir import default_data_dir
 from storage.database import Database
 from storage.errors import DataDirError, DataDirLockedError, StoreError
@@ -132,19 +133,9 @@ def _in_table(facts: dict[str, Any]) -> str:
         (facts["folder_bytes"] - facts["num_bytes"], "being written, or left over"),
     ]
     chats = [(chat["num_bytes"], f"{chat['title'] or 'without a title'} ({chat['id']})") for chat in facts["sessions"]]
-    lines = [f"{_size(num_bytes):>9}  {what}" for num_bytes, what in [*rows, *chats]]
+    lines = [f"{format_size(num_bytes):>11}  {what}" for num_bytes, what in [*rows, *chats]]
     lines.insert(len(rows), f"\nBy chat, {len(chats):,} in all, the largest first:")
     return "\n".join(lines)
-
-
-def _size(num_bytes: int) -> str:
-    """In decimal units, as the quota is given."""
-    value, unit = float(num_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if abs(value) < 999.95:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:,.1f} {unit}" if unit != "B" else f"{num_bytes} B"
 
 
 if __name__ == "__main__":

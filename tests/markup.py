@@ -32,7 +32,7 @@ OUR_TAGS = frozenset(
     re.findall(
         r"\w+",
         "p br strong em s a code pre div span ul ol li blockquote h1 h2 h3 h4 h5 h6 hr table thead tbody tr th td "
-        "button article footer details summary mark "
+        "button article footer details summary mark small "
         "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd "
         "mstyle mpadded mphantom menclose",
     )

@@ -27,7 +27,7 @@ from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.memory import model_config
 from chatcache.memory.advice import advise, weight_bytes_in
-from chatcache.memory.byte_sizes import format_size, parse_size
+from chatcache.memory.byte_sizes import parse_size
 from chatcache.memory.model_config import load_model_config
 from chatcache.memory.model_shape import LayerShape, ModelShape
 from chatcache.memory.plan import main
@@ -40,6 +40,8 @@ from chatcache.memory.planner import (
 )
 from chatcache.memory.rehearsal import rehearse
 from chatcache.prefill_chunks import ChunkSchedule
+from chatcache.ui.texts import ENGLISH
+from storage.byte_sizes import format_size
 
 LLAMA_3_1_8B: dict[str, Any] = {
     "model_type": "llama",
@@ -518,7 +520,7 @@ def test_the_command_prints_the_bill_of_every_kind(tmp_path: Path, capsys: pytes
     arguments = ["--model", str(tmp_path), "--context", "4096", "--dtype", "bfloat16"]
     assert main([*arguments, "--memory", "1GB"]) == 0
     text = capsys.readouterr().out
-    assert "23.0 KB" in text
+    assert "22.5 KiB" in text
     assert all(kind in text for kind in KINDS)
     assert "It fits with a dynamic cache" in text
     assert main([*arguments, "--memory", "300MB", "--sessions", "2"]) == 1
@@ -561,7 +563,7 @@ def test_the_embedded_model_is_planned_from_its_gguf_file_within_what_is_free(
     assert main(["--model", EMBEDDED_MODEL, "--context", "512", "--dtype", "bfloat16"]) == 0
     text = capsys.readouterr().out
     assert "less a reserve of" in text
-    assert "23.0 KB" in text
+    assert "22.5 KiB" in text
 
 
 @pytest.mark.parametrize(
@@ -589,12 +591,14 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     ("num_bytes", "text"),
     [
         (0, "0 B"),
-        (999, "999 B"),
-        (23_040, "23.0 KB"),
-        (4_294_967_296, "4.29 GB"),
-        (17_179_869_184, "17.2 GB"),
-        (999_600, "1.00 MB"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (23_040, "22.5 KiB"),
+        (1_048_575, "1,024.0 KiB"),
+        (17_179_869_184, "16.0 GiB"),
+        (2**52, "4,096.0 TiB"),
+        (-2048, "-2.0 KiB"),
     ],
 )
-def test_sizes_are_written_with_three_digits(num_bytes: int, text: str) -> None:
-    assert format_size(num_bytes) == text
+def test_sizes_are_written_in_one_way_on_the_page_and_in_a_terminal(num_bytes: int, text: str) -> None:
+    assert format_size(num_bytes) == ENGLISH.size(num_bytes) == text

@@ -108,10 +108,10 @@ def test_stats_are_a_table_with_units_and_titles_the_largest_chat_first(
             ids = range(num_tokens, 2 * num_tokens)
             store.save(namespace, session, None, [NewSegment(0, ids, {"keys": bytes(32 * num_tokens)})])
     lines = run(capsys, "stats", "--data-dir", str(data_dir))[1].splitlines()
-    assert lines[0].endswith("1.4 MB  saved caches, in 3 pieces")
+    assert lines[0].endswith("1.4 MiB  saved caches, in 3 pieces")
     assert "3 in all" in lines[-4]
     chats = [line.strip() for line in lines[-3:]]
-    assert [chat.split("  ")[0] for chat in chats] == ["1.4 MB", f"{sizes(data_dir)[1]} B", f"{sizes(data_dir)[0]} B"]
+    assert [chat.split("  ")[0] for chat in chats] == ["1.4 MiB", f"{sizes(data_dir)[1]} B", f"{sizes(data_dir)[0]} B"]
     assert [chat.split("  ")[1].rpartition(" ")[0] for chat in chats] == ["Long", "without a title", "Llamas"]
 
 

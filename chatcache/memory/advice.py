@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from chatcache.memory.byte_sizes import format_size
 from chatcache.memory.model_shape import ModelShape
 from chatcache.memory.planner import KindPlan, MemoryPlan, plan_memory
+from storage.byte_sizes import format_size
 
 WEIGHT_BITS = {"int8": 8.0, "int4": 5.0}
 """Bits per quantized parameter, int4 with a scale and an offset of 16 bits for each group of 32."""

@@ -17,10 +17,11 @@ from chatcache.errors import ChatCacheError, InvalidInputError
 from chatcache.loader import resolve_device, resolve_dtype
 from chatcache.memory.advice import Advice, advise
 from chatcache.memory.available import UsableMemory, measure_usable_memory
-from chatcache.memory.byte_sizes import format_size, parse_size
+from chatcache.memory.byte_sizes import parse_size
 from chatcache.memory.model_config import load_model_config
 from chatcache.memory.planner import KindPlan, MemoryPlan, PlanRequest, plan_memory
 from chatcache.memory.rehearsal import DEVICE_TYPES, rehearse
+from storage.byte_sizes import format_size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, t
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_handlers import SettingsHandlers
+from chatcache.ui.shelf import Shelf
 from chatcache.ui.texts import Texts
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class Actions(Handlers):
         return self.go(place, session_id) | ticket
 
     @said_if_refused
-    def new_chat(self, sent: object) -> Updates:
-        return self.go(Place.from_json(sent), None)
+    def new_chat(self, sent: object, sent_shelf: object) -> Updates:
+        return self.go(Place.from_json(sent), None) | self._back_to_chats(sent_shelf)
 
     @said_if_refused
-    def new_temporary_chat(self, sent: object) -> Updates:
-        return self.go(Place.from_json(sent), None, is_temporary=True)
+    def new_temporary_chat(self, sent: object, sent_shelf: object) -> Updates:
+        return self.go(Place.from_json(sent), None, is_temporary=True) | self._back_to_chats(sent_shelf)
 
     # ------------------------------------------------------------------ the chat
 
@@ -204,6 +205,11 @@ class Actions(Handlers):
         return self.go(click.place, self._service.undelete(click.target).id)
 
     # ------------------------------------------------------------------ private
+
+    def _back_to_chats(self, sent_shelf: object) -> Updates:
+        """Whoever begins a chat is done with the bin."""
+        shelf = Shelf.from_json(sent_shelf)
+        return {self._page.shelf: shelf.turned().to_json()} if shelf.is_bin else {}
 
     def _refuse_if_busy(self, session_id: str) -> None:
         """What is asked of a page that has not seen the reply begin ends no reply."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from storage.byte_sizes import format_size
+
 
 class Figures:
     """English notation. A language that writes numbers otherwise overrides the class attributes."""
@@ -14,14 +16,14 @@ class Figures:
 
     def number(self, value: float, digits: int = 0) -> str:
         """`1,024`, with `digits` behind the point."""
-        return f"{value:,.{digits}f}".translate({ord(","): self.THOUSANDS, ord("."): self.POINT})
+        return self._in_notation(f"{value:,.{digits}f}")
 
     def size(self, num_bytes: int) -> str:
-        """Binary units with the digits that matter: `812 B`, `45.0 KiB`, `1.2 GiB`."""
-        if num_bytes < 1024:
-            return f"{num_bytes} B"
-        power = min(4, (num_bytes.bit_length() - 1) // 10)
-        return f"{self.number(num_bytes / 1024**power, 1)} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+        """As `format_size` writes it: `812 B`, `45.0 KiB`, `1.2 GiB`."""
+        return self._in_notation(format_size(num_bytes))
+
+    def _in_notation(self, written: str) -> str:
+        return written.translate({ord(","): self.THOUSANDS, ord("."): self.POINT})
 
     def seconds(self, value: float) -> str:
         """`85 ms`, `1.4 s`, `2 min 5 s`."""

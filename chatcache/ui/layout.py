@@ -158,6 +158,7 @@ def _lay_out_composer(texts: Texts) -> dict[str, Any]:
     made: dict[str, Any] = {}
     with gr.Row(elem_id="composer"):
         gr.HTML(render_attach(texts), js_on_load=None, elem_id="attach", apply_default_css=False)
+        gr.HTML(render_help(texts), js_on_load=None, elem_id="help", apply_default_css=False)
         made["message"] = gr.Textbox(
             label=texts.MESSAGE,
             placeholder=texts.MESSAGE_PLACEHOLDER,
@@ -171,7 +172,6 @@ def _lay_out_composer(texts: Texts) -> dict[str, Any]:
         made["send"] = gr.Button(texts.SEND, variant="primary", min_width=0, elem_id="send")
         made["stop"] = gr.Button(texts.STOP, variant="stop", min_width=0, visible=False, elem_id="stop")
     with gr.Row(elem_id="composer-foot"):
-        gr.HTML(render_help(texts), js_on_load=None, elem_id="help", apply_default_css=False)
         made["tally"] = gr.HTML("", js_on_load=script("tally"), elem_id="tally", apply_default_css=False)
     return made
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from chatcache.reports import TurnDetails
 from chatcache.stats import TurnStats
+from chatcache.ui.attached import AttachedFile, parts_of
+from chatcache.ui.code import render_code
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown, render_plain
 from chatcache.ui.message_controls import (
     finish_reason,
@@ -131,10 +133,13 @@ def _render_message(
     undone_id: str | None,
 ) -> str:
     if message.role is Role.USER:
+        parts = list(parts_of(message.text))
+        said = "\n".join(part for part in parts if isinstance(part, str))
+        source = f'data-source="{html.escape(message.text)}" ' if said != message.text else ""
         return (
             f'<article class="message user" data-testid="user" data-id="{message.id}" '
-            f'data-position="{message.position}" aria-label="{texts.YOU}">'
-            f'<div class="plain bubble">{render_plain(message.text)}</div>{_unfold(texts, message.text)}'
+            f'data-position="{message.position}" {source}aria-label="{texts.YOU}">'
+            f'<div class="plain bubble">{_render_parts(texts, parts)}</div>{_unfold(texts, said)}'
             f"<footer>{render_question_controls(texts, message, is_busy=is_busy)}</footer></article>"
         )
     ending = _ending(texts, message, stats)
@@ -147,6 +152,18 @@ def _render_message(
         f'data-position="{message.position}" data-source="{html.escape(message.text)}" aria-label="{texts.MODEL}">'
         f'{_thought(texts, message)}<div class="prose" dir="auto">{body}</div>{ending}'
         f"<footer>{controls}{render_details(texts, message, stats, made)}</footer></article>"
+    )
+
+
+def _render_parts(texts: Texts, parts: Sequence[str | AttachedFile]) -> str:
+    """What a person wrote, and the files in it, each folded under its name."""
+    return "".join(
+        render_plain(part)
+        if isinstance(part, str)
+        else f'<details class="file file-{number}"><summary><span>{html.escape(part.name)}</span>'
+        f"<small>{texts.lines(part.text.count(chr(10)))}</small></summary>"
+        f"{render_code(texts, part.text, part.kind)}</details>"
+        for number, part in enumerate(parts)
     )
 
 

@@ -55,6 +55,9 @@ class TurkishWriting(WritingTexts):
 
     BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra yeniden deneyin."
 
+    def lines(self, num_lines: int) -> str:
+        return f"{num_lines:,} satır".replace(",", ".")
+
     def text_file_too_large(self, name: str) -> str:
         return f"“{name}” 256 KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."
 

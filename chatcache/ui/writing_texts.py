@@ -54,6 +54,9 @@ class WritingTexts:
 
     BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then try again."
 
+    def lines(self, num_lines: int) -> str:
+        return "1 line" if num_lines == 1 else f"{num_lines:,} lines"
+
     def text_file_too_large(self, name: str) -> str:
         return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
 
