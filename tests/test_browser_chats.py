@@ -342,7 +342,7 @@ def test_on_a_phone_list_search_bin_and_panels_have_their_room_and_are_kept_as_p
         folder = page.locator(f"#{panel} button.label-wrap")
         folder.click()
         expect(page.locator(filled)).to_be_visible()
-        page.locator("#side").evaluate("(side, id) => side.scrollTo(0, side.querySelector(id).offsetTop)", filled)
+        folder.evaluate("folder => folder.scrollIntoView()")
         keep(panel)
         folder.click()
     button(page, "Toggle Sidebar").click()
