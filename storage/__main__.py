@@ -24,7 +24,8 @@ from storage.errors import DataDirError, DataDirLockedError, StoreError
 from storage.models import SessionRow
 from storage.segment_check import sweep_files, verify_files
 from storage.segment_files import SegmentFolder
-from storage.segment_index import read_heads, read_nodes
+from storage.segment_heads import read_heads
+from storage.segment_index import read_nodes
 from storage.segment_models import NamespaceRow
 from storage.segment_report import holdings
 

@@ -16,7 +16,6 @@ from storage.errors import InvalidRecordError, RowNotFoundError
 from storage.message_tree import read_messages, read_selections
 from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import ChatSession, Message, MessageStatus, Role, SessionTree, TurnRecord
-from storage.segment_models import SegmentHeadRow
 from storage.session_tree import with_new_ids
 
 
@@ -151,12 +150,6 @@ def move_tip(db: DbSession, session: SessionRow, tip_id: str | None) -> None:
 def remove_session(db: DbSession, session_id: str) -> None:
     """Remove a session; its messages, turns and holds on segments go with it."""
     db.execute(delete(SessionRow).where(SessionRow.id == session_id))
-
-
-def move_holds(db: DbSession, session_id: str, to_session_id: str) -> None:
-    """What one session holds of the stored segments, another one holds instead. It held none itself."""
-    held = update(SegmentHeadRow).where(SegmentHeadRow.session_id == session_id)
-    db.execute(held.values(session_id=to_session_id))
 
 
 def has_any_id_of(db: DbSession, tree: SessionTree) -> bool:

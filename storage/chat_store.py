@@ -26,7 +26,6 @@ from storage.chat_rows import (
     insert_tree,
     insert_tree_as,
     is_id,
-    move_holds,
     move_tip,
     new_id,
     read_children,
@@ -54,6 +53,7 @@ from storage.records import (
     StoreCounts,
     TurnRecord,
 )
+from storage.segment_heads import move_heads
 from storage.session_tree import branch_tree, with_new_ids
 
 INTERRUPTED_STATS = {"finish_reason": "interrupted"}
@@ -504,12 +504,12 @@ class ChatStore:
                 kept = with_new_ids(read_tree(db, existing), new_id)
                 in_bin = dataclasses.replace(kept.session, deleted_at=utc_now())
                 insert_tree(db, dataclasses.replace(kept, session=in_bin))
-                move_holds(db, existing.id, in_bin.id)
+                move_heads(db, existing.id, in_bin.id)
                 db.expunge(existing)
                 remove_session(db, existing.id)
             session = insert_tree_as(db, owner, self._beside_temporary(tree))
             if is_there:
-                move_holds(db, in_bin.id, session.id)
+                move_heads(db, in_bin.id, session.id)
             return session, is_there
 
     # Where a session lies

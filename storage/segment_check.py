@@ -13,10 +13,10 @@ from storage.errors import SegmentDamagedError
 from storage.eviction import unreachable, without_files
 from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder
 from storage.segment_format import SegmentHeader, StoredTensor, TensorLayout, check_layout, decode_segment
+from storage.segment_heads import read_heads
 from storage.segment_index import (
     IndexedFile,
     find_files,
-    read_heads,
     read_nodes,
     remove_file_row,
     remove_segments,

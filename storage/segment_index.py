@@ -1,4 +1,4 @@
-"""The segment index as SQL: namespaces, segments, their files and the sessions' holds, inside an open transaction."""
+"""The segment index as SQL: namespaces, segments and their files, inside an open transaction."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
 from storage.eviction import StoredNode, nearest_left
-from storage.models import SessionRow
 from storage.segment_chain import FoundSegment, with_true_keys
 from storage.segment_files import WrittenFile
 from storage.segment_format import FileKind
+from storage.segment_heads import read_heads
 from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, SegmentHeadRow, SegmentRow
 
 T = TypeVar("T")
@@ -252,37 +252,6 @@ def read_nodes(db: DbSession) -> dict[int, StoredNode]:
     return {row[0]: StoredNode(*row) for row in db.execute(statement)}
 
 
-def read_heads(db: DbSession) -> list[SegmentHeadRow]:
-    """Every session's holds."""
-    return list(db.scalars(select(SegmentHeadRow)))
-
-
-def move_head(db: DbSession, owner: str, session_id: str, segment_id: int, now: datetime) -> bool:
-    """Let the session hold this segment and all before it, in the place of its holds on any of those.
-
-    All of them count as used now. False, and nothing changed, where the owner has no such session.
-    """
-    session = db.get(SessionRow, session_id)
-    if session is None or session.owner != owner:
-        return False
-    chain = _chain(db, segment_id)
-    db.execute(update(SegmentRow).where(SegmentRow.id.in_(chain)).values(last_used_at=now))
-    db.execute(
-        delete(SegmentHeadRow).where(SegmentHeadRow.session_id == session_id, SegmentHeadRow.segment_id.in_(chain))
-    )
-    db.add(SegmentHeadRow(session_id=session_id, segment_id=segment_id, owner=owner))
-    db.flush()
-    return True
-
-
-def remove_heads(db: DbSession, owner: str, session_id: str | None) -> None:
-    """End the holds of one session, or of all of the owner's."""
-    statement = delete(SegmentHeadRow).where(SegmentHeadRow.owner == owner)
-    if session_id is not None:
-        statement = statement.where(SegmentHeadRow.session_id == session_id)
-    db.execute(statement)
-
-
 def remove_segments(db: DbSession, nodes: Mapping[int, StoredNode], segment_ids: Sequence[int]) -> None:
     """Remove rows, children before parents. Holds on them move up to what is left, so that it stays held."""
     gone = set(segment_ids)
@@ -323,19 +292,3 @@ def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     """No database takes any number of values in one statement."""
     for first in range(0, len(ids), ROWS_AT_ONCE):
         yield ids[first : first + ROWS_AT_ONCE]
-
-
-def _chain(db: DbSession, segment_id: int) -> list[int]:
-    return list(db.scalars(_chain_up(), {"segment_id": segment_id}))
-
-
-@functools.cache
-def _chain_up() -> Select[int]:
-    chain = (
-        select(SegmentRow.id, SegmentRow.parent_id)
-        .where(SegmentRow.id == bindparam("segment_id"))
-        .cte("chain", recursive=True)
-    )
-    above = aliased(SegmentRow)
-    chain = chain.union(select(above.id, above.parent_id).join(chain, above.id == chain.c.parent_id))
-    return select(chain.c.id)

@@ -14,7 +14,8 @@ from storage.database import Database
 from storage.errors import DatabaseError
 from storage.eviction import choose_victims
 from storage.segment_files import SegmentFolder, WrittenFile
-from storage.segment_index import find_file_sizes, find_segment_ids, read_heads, read_nodes, remove_segments
+from storage.segment_heads import read_heads
+from storage.segment_index import find_file_sizes, find_segment_ids, read_nodes, remove_segments
 
 KEPT_FREE_BYTES = 64 * 2**20
 KEPT_FREE_PART = 4

@@ -24,6 +24,7 @@ from storage.segment_chain import StoredPrefix, choose_prefix
 from storage.segment_check import SweepReport, VerifyReport, check_file, sweep_files, verify_files
 from storage.segment_files import SegmentFolder, WrittenFile
 from storage.segment_format import FORMAT, FileKind, SegmentHeader, StoredTensor, TensorLayout, encode_segment
+from storage.segment_heads import move_head, read_heads, remove_heads
 from storage.segment_index import (
     SegmentNames,
     ensure_namespace,
@@ -35,11 +36,8 @@ from storage.segment_index import (
     find_files,
     find_segment_id,
     insert_segments,
-    move_head,
-    read_heads,
     read_nodes,
     remove_file_row,
-    remove_heads,
     remove_segments,
 )
 from storage.segment_keys import namespace_root, segment_key

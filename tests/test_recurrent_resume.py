@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from services import GREEDY, counted_forwards, open_service, runtime_of
-from tiny_models import RECURRENT, tiny_model
+from tiny_models import RECURRENT, SLIDING, tiny_model
 
 from chatcache.chat import ChatService
 from chatcache.events import Reply
@@ -92,6 +92,25 @@ def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: Loade
     # Four of the last two turns, and the end of every eighth.
     assert max(counts) <= 4 + 30 // 8 + 1, counts
     assert counts[-1] >= 30 // 8
+
+
+@pytest.mark.parametrize("name", ["lfm2", pytest.param("mamba2", marks=pytest.mark.slow), SLIDING[0]])
+def test_what_is_stored_grows_evenly_over_thirty_turns_and_all_of_it_is_reused(
+    name: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    loaded = loaded_as(name, tiny_llama)
+    sizes: list[int] = []
+    with open_service(loaded, tmp_path) as service:
+        session = service.create_session()
+        for number in range(30):
+            stats = send(service, session.id, f"Word {number:02}.").stats
+            assert stats.miss_reason is None
+            runtime_of(service).persistence.flush()
+            sizes.append(service.storage_report().cache.used_bytes)
+        num_held = service.cache_report(session.id).num_tokens
+    assert sizes[29] - sizes[19] < 1.5 * (sizes[19] - sizes[9])
+    with open_service(loaded, tmp_path) as service:
+        assert service.prefetch(session.id) == num_held
 
 
 @pytest.mark.parametrize(

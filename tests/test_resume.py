@@ -87,6 +87,37 @@ def test_regenerate_after_a_restart_forwards_one_token(tiny_llama: LoadedModel, 
         assert again.message.token_ids == first.message.token_ids
 
 
+def test_the_same_prompt_over_all_that_is_stored_computes_one_token(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        first = send(service, service.create_session(system_prompt="Be brief.").id, "Hello " * 60)
+    with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
+        again = send(service, service.create_session(system_prompt="Be brief.").id, "Hello " * 60)
+        assert again.message.token_ids == first.message.token_ids
+        assert (again.stats.num_computed_tokens, again.stats.reuse[0].source) == (1, "disk")
+        assert sum(forwarded) == again.stats.num_completion_tokens, "the prompt's last token is fed once"
+
+
+@pytest.mark.parametrize("settings", [{}, {"prompt_lookup": True}], ids=repr)
+def test_penalty_and_seed_work_after_a_restart_as_before(
+    settings: dict[str, object], tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    wild = Sampling(temperature=1.5, repetition_penalty=1.3, seed=3, max_new_tokens=24)
+    texts = ("One two three four. " * 10, "One two three four, and once more", "Again")
+
+    def said_by(service: ChatService, session_id: str, *texts: str) -> list[tuple[int, ...] | None]:
+        return [send(service, session_id, text, wild).message.token_ids for text in texts]
+
+    with open_service(tiny_llama, tmp_path / "whole") as service:
+        expected = said_by(service, service.create_session(settings=settings).id, *texts)
+    with open_service(tiny_llama, tmp_path / "cut") as service:
+        session = service.create_session(settings=settings)
+        said = said_by(service, session.id, *texts[:1])
+    for text in texts[1:]:
+        with open_service(tiny_llama, tmp_path / "cut") as service:
+            said += said_by(service, session.id, text)
+    assert said == expected
+
+
 def test_going_back_to_another_branch_reads_it_from_disk(tiny_llama: LoadedModel, tmp_path: Path) -> None:
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session()

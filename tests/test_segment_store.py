@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,34 @@ def test_what_was_saved_is_found_and_reads_back(store: SegmentStore, database: D
     check_restores(store, namespace, [*ids[:10], 7, 7, 7], 10)
     check_restores(store, namespace, [1, *ids], 0)
     check_restores(store, namespace, [], 0)
+
+
+def test_who_reads_while_a_save_is_written_sees_what_was_there_before_it_or_all_of_it(
+    database: Database, store: SegmentStore, namespace: Namespace
+) -> None:
+    session, ids, seen, is_done = new_session(database), list(range(1, 241)), set(), threading.Event()
+
+    def read() -> None:
+        while not is_done.is_set():
+            prefix = store.lookup(namespace, ids)
+            assert restored(store, namespace, prefix) == keys[: prefix.num_tokens * size]
+            seen.add(prefix.num_tokens)
+
+    size, keys = LAYOUT[0].num_bytes_for(1), kv(ids, 0)["layers.0.keys"]
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        try:
+            parent = None
+            for end in range(40, 241, 40):  # one save of several segments each
+                segments = [below(ids, start, start + 10) for start in range(end - 40, end, 10)]
+                parent = store.save(namespace, session, parent, segments).last
+        finally:
+            is_done.set()
+    for reader in readers:
+        reader.result()
+    assert len(seen) > 1
+    assert {num_tokens % 40 for num_tokens in seen} == {0}
+    check_restores(store, namespace, ids, 240)
 
 
 def test_files_are_private_and_what_is_stored_outlives_the_process(

@@ -37,15 +37,15 @@ def dynamic(name: str, *chunks: Sequence[int]) -> SessionCache:
 @pytest.mark.parametrize(
     ("cached", "wanted", "expected"),
     [
-        ([], [1], Alignment(0, 0)),
-        ([], [1, 2, 3], Alignment(0, 0, 0, MissReason.NO_CACHE)),
-        ([1, 2, 3], [1, 2, 3, 4, 5], Alignment(3, 0)),
-        ([1, 2, 3], [1, 2, 3], Alignment(2, 1)),
-        ([1, 2, 3, 4], [1, 2], Alignment(1, 3)),
-        ([1, 2, 3, 4], [1, 2, 9], Alignment(2, 2)),
-        ([1, 2, 3, 4], [1, 2, 9, 9], Alignment(2, 2, 2, MissReason.HISTORY)),
-        ([1, 2, 3, 4], [9, 2, 3, 4, 5], Alignment(0, 4, 0, MissReason.HISTORY)),
-        ([1, 2, 3, 4], [9], Alignment(0, 4)),
+        ([], [1], Alignment(0)),
+        ([], [1, 2, 3], Alignment(0, 0, MissReason.NO_CACHE)),
+        ([1, 2, 3], [1, 2, 3, 4, 5], Alignment(3)),
+        ([1, 2, 3], [1, 2, 3], Alignment(2)),
+        ([1, 2, 3, 4], [1, 2], Alignment(1)),
+        ([1, 2, 3, 4], [1, 2, 9], Alignment(2)),
+        ([1, 2, 3, 4], [1, 2, 9, 9], Alignment(2, 2, MissReason.HISTORY)),
+        ([1, 2, 3, 4], [9, 2, 3, 4, 5], Alignment(0, 0, MissReason.HISTORY)),
+        ([1, 2, 3, 4], [9], Alignment(0)),
     ],
 )
 def test_align_keeps_the_common_beginning_and_leaves_a_token_to_forward(
@@ -66,7 +66,7 @@ def test_align_refuses_an_empty_wish() -> None:
 def test_after_align_the_reply_is_the_one_of_a_cache_that_never_had_the_rest(name: str) -> None:
     ids = random_ids(40)
     held = dynamic(name, ids[:25], ids[25:30], random_ids(7, seed=5))
-    assert held.align(ids) == Alignment(30, 7, 30, MissReason.HISTORY)
+    assert held.align(ids) == Alignment(30, 30, MissReason.HISTORY)
     assert torch.equal(feed(name, held, ids[30:]), feed(name, dynamic(name, ids[:25], ids[25:30]), ids[30:]))
 
 
@@ -74,8 +74,8 @@ def test_after_align_the_reply_is_the_one_of_a_cache_that_never_had_the_rest(nam
 def test_a_recurrent_cache_is_kept_when_extended_and_dropped_when_it_would_have_to_be_cropped(name: str) -> None:
     ids = random_ids(30)
     held = dynamic(name, ids[:20])
-    assert held.align(ids[:21]) == Alignment(20, 0)
-    assert held.align(ids[:20]) == Alignment(0, 20, 0, MissReason.NOT_CROPPABLE)
+    assert held.align(ids[:21]) == Alignment(20)
+    assert held.align(ids[:20]) == Alignment(0, 0, MissReason.NOT_CROPPABLE)
     assert held.num_tokens == 0
     assert torch.equal(feed(name, held, ids), feed(name, dynamic(name), ids))
 
@@ -238,7 +238,7 @@ def test_a_cache_of_kind_none_keeps_nothing() -> None:
     assert held.cache is None
     held.advance([1, 2, 3])
     assert (held.num_tokens, held.num_bytes, held.repair()) == (0, 0, 0)
-    assert held.align([1, 2, 3]) == Alignment(0, 0, 0, MissReason.NO_CACHE)
+    assert held.align([1, 2, 3]) == Alignment(0, 0, MissReason.NO_CACHE)
     assert held.fork(0).cache is None
 
 

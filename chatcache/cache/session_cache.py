@@ -37,12 +37,11 @@ MAX_CANDIDATE_TOKENS = 32
 class Alignment:
     """What `align` found. Tokens `[num_cached_tokens, len(wanted))` are left to forward, at least one.
 
-    `num_dropped_tokens` left the cache. `mismatch_index` is the index of the first wanted token that could have been
-    cached and was not, `reason` says why; both are None where nothing was missed.
+    `mismatch_index` is the index of the first wanted token that could have been cached and was not, `reason` says why;
+    both are None where nothing was missed.
     """
 
     num_cached_tokens: int
-    num_dropped_tokens: int
     mismatch_index: int | None = None
     reason: MissReason | None = None
 
@@ -175,7 +174,7 @@ class SessionCache:
         num_held, limit = self.num_tokens, len(wanted_ids) - 1
         self._settle_at = limit
         if num_held == 0:
-            return Alignment(0, 0, 0, MissReason.NO_CACHE) if limit > 0 else Alignment(0, 0)
+            return Alignment(0, 0, MissReason.NO_CACHE) if limit > 0 else Alignment(0)
         num_common = min(common_length(self._token_ids, wanted_ids), limit)
         reason = MissReason.HISTORY if num_common < min(num_held, limit) else None
         num_kept = self.nearest_length(num_common)
@@ -185,7 +184,7 @@ class SessionCache:
             self.keep_state(StateRole.REPLY)
         self.crop_to(num_kept)
         self.settle()
-        return Alignment(num_kept, num_held - num_kept, None if reason is None else num_kept, reason)
+        return Alignment(num_kept, None if reason is None else num_kept, reason)
 
     def nearest_length(self, num_tokens: int) -> int:
         """The most tokens, up to `num_tokens`, that the cache can be cropped to and used with."""
