@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 
+from bench.browsing import browser_tab, served
 from bench.line import Line, Ratio
-from bench.subjects import BenchError, settle
+from bench.subjects import settle
 from bench.workbench import Workbench
 from chatcache.stats import Sampling
-from chatcache.ui.app import PageServer
-from tools.browser import find_browser
 
 NUM_TOKENS = 128
 STORY = "Write a long story about the sea and the people who live near it."
-WAIT_MS = 120_000
 
 _WATCH = """() => {
   window.seen = {began: performance.now(), last: null, text: ''};
@@ -36,48 +32,32 @@ _WATCH = """() => {
 
 def measure_page(bench: Workbench) -> Iterator[Line]:
     """Whole replies of one length: from the click to the last change of the text, and from `send` to its end."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as error:
-        raise BenchError("The page needs Playwright: pip install -r requirements-dev.txt.") from error
-    browser_path = find_browser()
-    if browser_path is None:
-        raise BenchError("No Chromium or Chrome is installed; python -m tools.browser gets one.")
-    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
     sampling = Sampling(temperature=0.0, max_new_tokens=NUM_TOKENS)
-    with bench.service() as service, sync_playwright() as playwright:
-        server = PageServer(service, host="127.0.0.1", port=0)
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
-        try:
-            page = browser.new_page()
-            page.set_default_timeout(WAIT_MS)
+    with bench.service() as service, served(service) as url, browser_tab() as page:
 
-            def engine() -> float:
-                page.goto("about:blank")
-                session_id = service.create_session(sampling=sampling).id
-                began_s = time.perf_counter()
-                num_tokens = service.send(session_id, STORY).result().stats.num_completion_tokens
-                took_s = time.perf_counter() - began_s
-                settle(service)
-                return num_tokens / took_s
+        def engine() -> float:
+            page.goto("about:blank")
+            session_id = service.create_session(sampling=sampling).id
+            began_s = time.perf_counter()
+            num_tokens = service.send(session_id, STORY).result().stats.num_completion_tokens
+            took_s = time.perf_counter() - began_s
+            settle(service)
+            return num_tokens / took_s
 
-            def at_the_browser() -> float:
-                session_id = service.create_session(sampling=sampling).id
-                page.goto(f"http://127.0.0.1:{server.port}/?session={session_id}")
-                box = page.get_by_role("textbox", name="Message")
-                box.fill(STORY)
-                page.evaluate(_WATCH)
-                box.press("Enter")
-                page.get_by_role("button", name="Regenerate", exact=True).wait_for(state="visible")
-                page.wait_for_function("() => window.seen.last && performance.now() - window.seen.last > 1500")
-                seen = page.evaluate("() => window.seen")
-                num_tokens = len(service.messages(session_id)[-1].token_ids or ())
-                settle(service)
-                return float(num_tokens / ((seen["last"] - seen["began"]) / 1000))
+        def at_the_browser() -> float:
+            session_id = service.create_session(sampling=sampling).id
+            page.goto(f"{url}?session={session_id}")
+            box = page.get_by_role("textbox", name="Message")
+            box.fill(STORY)
+            page.evaluate(_WATCH)
+            box.press("Enter")
+            page.get_by_role("button", name="Regenerate", exact=True).wait_for(state="visible")
+            page.wait_for_function("() => window.seen.last && performance.now() - window.seen.last > 1500")
+            seen = page.evaluate("() => window.seen")
+            num_tokens = len(service.messages(session_id)[-1].token_ids or ())
+            settle(service)
+            return float(num_tokens / ((seen["last"] - seen["began"]) / 1000))
 
-            speeds = bench.alternate({"engine": engine, "browser": at_the_browser})
-        finally:
-            browser.close()
-            server.close()
+        speeds = bench.alternate({"engine": engine, "browser": at_the_browser})
     ratio = Ratio("the engine's", speeds["browser"] / speeds["engine"], at_least=0.85)
     yield Line("decode as seen in a browser", "tokens/s", speeds["browser"], {"engine": speeds["engine"]}, (ratio,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import lookup, page, quality, resume, sessions, speed, turns
+from bench import lookup, page, quality, resume, sessions, sight, speed, turns
 from bench.line import Line
 from bench.workbench import Workbench
 
@@ -22,4 +22,5 @@ ROWS: dict[str, Row] = {
     "lookup": lookup.measure_lookup,
     "sessions": sessions.measure_sessions,
     "page": page.measure_page,
+    "sight": sight.measure_sight,
 }

@@ -12,6 +12,7 @@ from bench import llama_cpp
 from bench.__main__ import main
 from bench.line import Line, Ratio
 from bench.rows import ROWS
+from bench.sight import chat_file
 from bench.subjects import BenchError, PlainTransformers
 from bench.table import as_json, figure, markdown
 from bench.workbench import Workbench
@@ -20,6 +21,7 @@ from chatcache.config import ServiceConfig
 from chatcache.loader import LoadedModel
 from chatcache.runtime import Runtime
 from storage.database import Database
+from storage.transfer import read_json
 
 LINES = [
     Line("decode", "tokens/s", 43.21, {"transformers": 21.0}, (Ratio("transformers", 43.21 / 21, at_least=2.0),)),
@@ -156,3 +158,10 @@ def test_the_figures_are_medians_without_the_warm_up_and_the_measures_take_turns
     figures = tiny_bench.alternate({"a": lambda: measure("a"), "b": lambda: measure("b")})
     assert figures == {"a": 3.0, "b": 5.0}
     assert calls == ["a", "b", "a", "b"]
+
+
+def test_the_chats_that_a_browser_is_shown_are_whole() -> None:
+    chat = read_json(chat_file("A chat", 3), "me", clean=str)
+    assert [message.position for message in chat.tree.messages] == list(range(6))
+    assert chat.tree.session.tip_id == chat.tree.messages[-1].id
+    assert chat.notes == ()
