@@ -32,7 +32,8 @@ from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.errors import StoreError
 from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_format import FileKind
-from storage.segment_store import ParentSegment, SegmentStore
+from storage.segment_save import ParentSegment
+from storage.segment_store import SegmentStore
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.cache.states import KeptState, LayerState, StateRole
 from chatcache.loader import LoadedModel
 from storage.segment_format import StoredTensor, TensorLayout
-from storage.segment_store import NewSegment
+from storage.segment_save import NewSegment
 
 MAX_SEGMENT_TOKENS = 256
 MAX_SEGMENT_BYTES = 8 * 2**20

@@ -17,6 +17,7 @@ from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
+from chatcache.form_change import FormChange, change_of_form
 from chatcache.live_caches import LiveCache, LiveCaches, Spilled
 from chatcache.memory.budget import Budget
 from chatcache.memory.out_of_memory import return_to_system
@@ -243,7 +244,7 @@ class SessionPool:
         """See `acquire`; pins nothing. `may_wait`: for room, until what is in the way is written."""
         num_tokens = max(num_expected_tokens, len(wanted_ids))
         change = self._change_of_form(key, form, num_tokens)
-        is_converted = change is _FormChange.CONVERT and self.live.convert(key, form.kind)
+        is_converted = change is FormChange.CONVERT and self.live.convert(key, form.kind)
         if change is not None and not is_converted:
             self.drop(key.owner, key.session_id)
         self.live.forms[key] = form
@@ -261,7 +262,7 @@ class SessionPool:
             reason = MissReason.NO_CACHE if own is None else MissReason.HISTORY
             alignment = dataclasses.replace(alignment, mismatch_index=alignment.num_cached_tokens, reason=reason)
         if change is not None and alignment.reason is MissReason.NO_CACHE:
-            alignment = dataclasses.replace(alignment, reason=_FORM_REASONS[change])
+            alignment = dataclasses.replace(alignment, reason=change.reason)
         self.live.put(key, cache)
         self.live.settle(key, num_tokens=len(wanted_ids))
         reuse, restore_s = self._live_reuse(key, alignment.num_cached_tokens, is_copy=copied is not None)
@@ -281,24 +282,23 @@ class SessionPool:
         is_shortened = cache.is_shortened and not was_shortened
         return dataclasses.replace(acquired, restore=restore, spilled=spilled + spilled_too, is_shortened=is_shortened)
 
-    def _change_of_form(self, key: SessionKey, form: CacheForm, num_tokens: int) -> _FormChange | None:
-        """What brings the session's live cache into `form`; None where it has it, has none, or has a smaller one that
-        it must keep, because there is no room for `num_tokens` tokens in its own."""
-        cache = self.live.caches.get(key)
-        if cache is None or (cache.kind == form.kind and not cache.is_mixed):
+    def _change_of_form(self, key: SessionKey, form: CacheForm, num_tokens: int) -> FormChange | None:
+        """What brings the session's live cache into `form`; see `change_of_form`."""
+        cache, live = self.live.caches.get(key), self.live
+        if cache is None:
             return None
-        is_asked_for = self.live.forms[key].kind != form.kind
-        if form.smaller_kinds and (cache.is_mixed or cache.kind in form.smaller_kinds):
-            need = self.live.room.need(self._make_cache(form.kind), num_tokens)
-            if not self.live.room.can_fit(key, need, self.live.idle(key)):
-                return None
-        elif (
-            not cache.is_mixed
-            and self.live.room.can_convert(cache, form.kind)
-            and self.live.budget.fits(key, self.live.room.need(cache, cache.num_tokens, form.kind))
-        ):
-            return _FormChange.CONVERT
-        return _FormChange.REPLACE if is_asked_for else _FormChange.GROW
+        return change_of_form(
+            cache,
+            form,
+            was_asked_for=live.forms[key].kind,
+            can_grow=lambda: live.room.can_fit(
+                key, live.room.need(self._make_cache(form.kind), num_tokens), live.idle(key)
+            ),
+            can_convert=lambda: (
+                live.room.can_convert(cache, form.kind)
+                and live.budget.fits(key, live.room.need(cache, cache.num_tokens, form.kind))
+            ),
+        )
 
     def _live_reuse(self, key: SessionKey, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
         """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
@@ -383,23 +383,6 @@ class SessionPool:
             copied = None
             self.live.settle(key)
         return copied, spilled
-
-
-class _FormChange(Enum):
-    """How a live cache is brought into the form it is to have."""
-
-    CONVERT = auto()
-    REPLACE = auto()
-    """Another kind was asked for: a new cache."""
-    GROW = auto()
-    """It had become smaller for want of memory, and there is room again: a new cache."""
-
-
-_FORM_REASONS = {
-    _FormChange.CONVERT: MissReason.CACHE_KIND,  # where it failed
-    _FormChange.REPLACE: MissReason.CACHE_KIND,
-    _FormChange.GROW: MissReason.SMALLER_FORM,
-}
 
 
 def _joined(reuse: Sequence[Reuse]) -> tuple[Reuse, ...]:

@@ -16,7 +16,8 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.segment_codec import SegmentCodec
-from storage.segment_store import Namespace, SegmentStore
+from storage.segment_save import Namespace
+from storage.segment_store import SegmentStore
 
 logger = logging.getLogger(__name__)
 

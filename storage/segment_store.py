@@ -12,84 +12,33 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.database import Database
-from storage.errors import DatabaseError, InvalidRecordError, SegmentDamagedError, SegmentUnavailableError
+from storage.errors import DatabaseError, SegmentDamagedError, SegmentUnavailableError
 from storage.eviction import unreachable
 from storage.models import pack_token_ids
 from storage.segment_chain import StoredPrefix, choose_prefix
 from storage.segment_check import SweepReport, VerifyReport, check_file, sweep_files, verify_files
-from storage.segment_files import SegmentFolder, WrittenFile
-from storage.segment_format import FORMAT, FileKind, SegmentHeader, StoredTensor, TensorLayout, encode_segment
-from storage.segment_heads import move_head, read_heads, remove_heads
+from storage.segment_files import SegmentFolder
+from storage.segment_format import FORMAT, FileKind, StoredTensor, TensorLayout
+from storage.segment_heads import read_heads, remove_heads
 from storage.segment_index import (
-    SegmentNames,
     ensure_namespace,
     ensure_salt,
     find_along,
     find_file,
-    find_file_kinds,
     find_file_sizes,
     find_files,
-    find_segment_id,
-    insert_segments,
     read_nodes,
     remove_file_row,
     remove_segments,
 )
-from storage.segment_keys import namespace_root, segment_key
+from storage.segment_keys import namespace_root
 from storage.segment_models import SegmentFileRow, SegmentRow
 from storage.segment_report import SegmentReport, holdings
 from storage.segment_room import RefusedError, SegmentRoom
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """What segments of one owner, model and layout have in common. Made by `SegmentStore.namespace`."""
-
-    id: int
-    owner: str
-    root: str
-    layout: tuple[TensorLayout, ...]
-    state_layout: tuple[TensorLayout, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ParentSegment:
-    """The stored segment that new ones continue: its key and the tokens `[start, end)` it holds."""
-
-    key: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewSegment:
-    """KV to be saved for `token_ids`, which begin at token `start`. Buffers are read while `save` runs."""
-
-    start: int
-    token_ids: Sequence[int]
-    tensors: Mapping[str, Buffer]
-    state: Mapping[str, Buffer] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SaveReport:
-    """What a save did. `num_tokens` is where the stored prefix ends now.
-
-    `refused` says in a sentence why not everything was saved; None if it was.
-    """
-
-    num_tokens: int
-    last: ParentSegment | None
-    num_written_bytes: int
-    refused: str | None
+from storage.segment_save import Namespace, NewSegment, ParentSegment, SaveReport, SegmentSave
 
 
 class SegmentStore:
@@ -172,26 +121,17 @@ class SegmentStore:
         other or their buffers do not fit the layout; then nothing is stored.
         """
         with self._lock:
-            last, refused, written = parent, None, []
-            keep = {parent.key} if parent else set()
+            save = SegmentSave(self._database, self._folder, self._room, namespace, parent)
             try:
-                parent_id = self._find_parent(parent)
+                save.find_parent()
                 for segment in segments:
-                    names, last = self._write_segment(namespace, last, segment, keep)
-                    written.append(names)
+                    save.write(segment)
             except (RefusedError, DatabaseError) as refusal:
-                refused = str(refusal)
+                save.refused = str(refusal)
             except BaseException:
-                self._take_back(written)
+                save.take_back()
                 raise
-            if last is None or (refused is not None and last is parent):
-                return _report(parent, 0, refused)
-            try:
-                self._commit(namespace, session_id, parent_id, written)
-            except (RefusedError, OSError, DatabaseError) as error:
-                self._take_back(written)
-                return _report(parent, 0, str(error))
-            return _report(last, sum(_num_bytes(names) for names in written), refused)
+            return save.end(session_id)
 
     def protect(self, session_id: str) -> None:
         """What this session holds stays until `unprotect`, however full the disk is: its chat is open."""
@@ -251,63 +191,6 @@ class SegmentStore:
             session_bytes=session_bytes,
         )
 
-    # The steps of a save; the lock is held
-
-    def _find_parent(self, parent: ParentSegment | None) -> int | None:
-        if parent is None:
-            return None
-        with self._database.read() as db:
-            parent_id = find_segment_id(db, parent.key)
-        if parent_id is None:
-            raise RefusedError("The stored beginning was removed meanwhile; the next save starts over.")
-        return parent_id
-
-    def _write_segment(
-        self, namespace: Namespace, last: ParentSegment | None, segment: NewSegment, keep: set[str]
-    ) -> tuple[SegmentNames, ParentSegment]:
-        num_tokens = len(segment.token_ids)
-        follows = segment.start == 0 if last is None else last.start < segment.start <= last.end
-        if not follows or not num_tokens:
-            raise InvalidRecordError(f"A segment of {num_tokens} tokens at {segment.start} does not follow {last}.")
-        token_ids = pack_token_ids(segment.token_ids)
-        parent_key = namespace.root if last is None else last.key
-        key = segment_key(parent_key, segment.start, token_ids)
-        # It may be stored already: then it must not make room for what will hang below it.
-        keep.add(key)
-        with self._database.read() as db:
-            stored = find_file_kinds(db, key)
-        wanted = {
-            FileKind.KV: (namespace.layout, segment.tensors),
-            FileKind.STATE: (namespace.state_layout, segment.state),
-        }
-        files: dict[FileKind, WrittenFile] = {}
-        names = SegmentNames(key, segment.start, token_ids, files)
-        try:
-            for kind, (layout, tensors) in wanted.items():
-                if tensors is not None and kind not in stored:
-                    header = SegmentHeader(kind, namespace.root, parent_key, key, segment.start, token_ids)
-                    pieces = encode_segment(header, layout, tensors)
-                    files[kind] = self._room.write(self._folder.name(key, kind), pieces, keep)
-        except BaseException:
-            self._take_back([names])
-            raise
-        return names, ParentSegment(key, segment.start, segment.start + num_tokens)
-
-    def _commit(
-        self,
-        namespace: Namespace,
-        session_id: str,
-        parent_id: int | None,
-        written: Sequence[SegmentNames],
-    ) -> None:
-        if any(names.files for names in written):
-            self._folder.sync()
-        now = datetime.now(UTC)
-        with self._database.write() as db:
-            last_id = insert_segments(db, namespace.id, parent_id, written, now)
-            if last_id is None or not move_head(db, namespace.owner, session_id, last_id, now):
-                raise RefusedError("The chat was removed meanwhile.")
-
     def _give_way(self) -> None:
         """What people write goes before caches. A save that is running makes room by itself, or fails and does not."""
         if self._lock.acquire(blocking=False):
@@ -315,18 +198,6 @@ class SegmentStore:
                 self._room.give_way()
             finally:
                 self._lock.release()
-
-    def _take_back(self, written: Iterable[SegmentNames]) -> None:
-        for names in written:
-            self._room.remove({self._folder.name(names.key, kind): f.num_bytes for kind, f in names.files.items()})
-
-
-def _report(last: ParentSegment | None, num_written_bytes: int, refused: str | None) -> SaveReport:
-    return SaveReport(last.end if last else 0, last, num_written_bytes, refused)
-
-
-def _num_bytes(names: SegmentNames) -> int:
-    return sum(file.num_bytes for file in names.files.values())
 
 
 def _plain(tensor: TensorLayout) -> list[Any]:

@@ -22,7 +22,8 @@ from storage.database import DATABASE_NAME, Database
 from storage.errors import SegmentDamagedError
 from storage.segment_files import SegmentFolder
 from storage.segment_format import TensorLayout
-from storage.segment_store import Namespace, NewSegment, ParentSegment, SegmentStore
+from storage.segment_save import Namespace, NewSegment, ParentSegment
+from storage.segment_store import SegmentStore
 
 TIMEOUT_S = 60
 NUM_PLACES = 1000

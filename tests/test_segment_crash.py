@@ -18,7 +18,8 @@ from storage.database import Database
 from storage.segment_check import verify_files
 from storage.segment_files import SegmentFolder
 from storage.segment_format import TensorLayout
-from storage.segment_store import NewSegment, SegmentStore
+from storage.segment_save import NewSegment
+from storage.segment_store import SegmentStore
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,8 @@ from pathlib import Path
 from storage import segment_files
 from storage.database import Database
 from storage.segment_format import TensorLayout
-from storage.segment_store import NewSegment, ParentSegment, SegmentStore
+from storage.segment_save import NewSegment, ParentSegment, SegmentSave
+from storage.segment_store import SegmentStore
 
 def dying(function, moment, nth):
     calls = 0
@@ -51,7 +53,7 @@ def save_and_die(data_dir, session_id, num_stored, step, moment, nth):
         store = SegmentStore(database, 2**30)
         namespace = store.namespace("me", {}, (TensorLayout("keys", "F32", (0, 8), 0),))
         part = store.lookup(namespace, list(range(num_stored))).parts[-1]
-        place = store if step == "_commit" else segment_files
+        place = SegmentSave if step == "_commit" else segment_files
         setattr(place, step, dying(getattr(place, step), moment, nth))
         new = [
             NewSegment(a, list(range(a, a + 4)), {"keys": b"".join(bytes([n]) * 32 for n in range(a, a + 4))})

@@ -24,7 +24,8 @@ from storage.segment_chain import StoredPrefix
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
 from storage.segment_index import read_nodes
-from storage.segment_store import Namespace, NewSegment, ParentSegment, SaveReport, SegmentStore
+from storage.segment_save import Namespace, NewSegment, ParentSegment, SaveReport
+from storage.segment_store import SegmentStore
 
 ME, OTHER = "me", "somebody else"
 LAYOUT = (

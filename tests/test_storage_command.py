@@ -20,7 +20,8 @@ from storage.errors import DatabaseError
 from storage.segment_check import check_file
 from storage.segment_format import TensorLayout
 from storage.segment_index import ensure_salt
-from storage.segment_store import NewSegment, SegmentStore
+from storage.segment_save import NewSegment
+from storage.segment_store import SegmentStore
 
 LAYOUT = (TensorLayout("keys", "F32", (0, 8), 0),)
 
