@@ -10,28 +10,27 @@ eviction needs no undoing here; the next one finds what is missing.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
 
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_problems import CacheProblems
 from chatcache.loader import LoadedModel
 from chatcache.memory.budget import Need
 from chatcache.pending_saves import PendingSave, PendingSaves
 from chatcache.restore import Piece, Restore
-from chatcache.segment_codec import SegmentCodec, on_cpu
+from chatcache.segment_codec import on_cpu
 from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm, StoredForms
+from chatcache.stored_tokens import StoredTokens
 from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.errors import StoreError
-from storage.segment_chain import SegmentPart, StoredPrefix
-from storage.segment_format import FileKind
+from storage.segment_chain import StoredPrefix
 from storage.segment_save import ParentSegment
 from storage.segment_store import SegmentStore
 
@@ -72,6 +71,7 @@ class Persistence:
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
         self._pending = PendingSaves()
+        self._stored = StoredTokens(store, self._forms, self._pending)
         # Where turns compute more than is written at leisure, it is written as fast as it can be.
         self._pace = WriterPace(lambda: is_busy() and self._pending.num_bytes < MAX_PENDING_BYTES // 2)
         self._holds: Counter[SessionKey] = Counter()
@@ -134,7 +134,7 @@ class Persistence:
         pieces: list[Piece] = []
         problem = None
         try:
-            pieces = self._pieces(owner, cache, tuple(wanted_ids))
+            pieces = self._stored.pieces(owner, cache, tuple(wanted_ids))
         except StoreError as error:
             logger.exception("What is stored of a cache could not be looked up")
             problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
@@ -175,7 +175,7 @@ class Persistence:
         if not ids:
             return True
         try:
-            start = self._num_saved(owner, form, codec, ids)
+            start = self._stored.num_tokens(owner, form, ids)
             if start < cache.num_forgotten_tokens:
                 self._problems.note_save(key, FORGOTTEN)
                 return False
@@ -201,11 +201,10 @@ class Persistence:
     def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
         """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there."""
         form = form or StoredForm(self._kind)
-        codec = self._forms.learn(form.kind)
-        if codec is None:
+        if self._forms.learn(form.kind) is None:
             return 0
         try:
-            return self._num_saved(owner, form, codec, tuple(token_ids))
+            return self._stored.num_tokens(owner, form, tuple(token_ids))
         except StoreError as error:
             self._problems.note_save(SessionKey(owner, session_id), _not_saved(error))
             return 0
@@ -274,41 +273,6 @@ class Persistence:
             self._num_wanted_tokens[key.owner] += restore.num_tokens if num_wanted is None else num_wanted
             self._num_restored_tokens[key.owner] += restore.num_tokens
         self._problems.note_restore(key, restore.problem)
-
-    def _num_saved(self, owner: str, form: StoredForm, codec: SegmentCodec, ids: tuple[int, ...]) -> int:
-        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
-        num_tokens = self._store.lookup(self._forms.namespace(owner, form), ids).num_tokens
-        for save in pending:
-            num_tokens = save.reach(ids, num_tokens, needs_state=bool(codec.state_layout))
-        return num_tokens
-
-    def _pieces(self, owner: str, cache: SessionCache, wanted_ids: tuple[int, ...]) -> list[Piece]:
-        """What `cache` lacks, in the form that leads furthest."""
-        if self._forms.learn(cache.kind) is None:
-            return []
-        found = [list(self._pieces_in(owner, form, cache.num_tokens, wanted_ids)) for form in StoredForm.all_for(cache)]
-        return max(found, key=lambda pieces: pieces[-1].end if pieces else 0, default=[])
-
-    def _pieces_in(self, owner: str, form: StoredForm, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
-        codec = self._forms.codec(form.kind)
-        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
-        for part in self._store.lookup(self._forms.namespace(owner, form), wanted_ids).parts:
-            end = part.start + part.num_tokens
-            if end > reached:
-                yield Piece(reached, end, partial(self._read, owner, form, part, reached, wanted_ids[reached:end]))
-                reached = end
-        for save in pending:
-            end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
-            if end > reached:
-                yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
-                reached = end
-
-    def _read(self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...]) -> TokenRange:
-        namespace = self._forms.namespace(owner, form)
-        state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
-        tensors = self._store.load(namespace, part.key)
-        tokens = self._forms.codec(form.kind).tokens(tensors, part.start, begin, ids, state)
-        return dataclasses.replace(tokens, is_converted=form.is_converted)
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:

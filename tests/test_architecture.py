@@ -33,6 +33,7 @@ LAYERS = (
         "chatcache.restore",
         "chatcache.segment_codec",
         "chatcache.stored_forms",
+        "chatcache.stored_tokens",
     ),
     ("chatcache.memory",),
     ("chatcache.cache",),

@@ -1,0 +1,65 @@
+"""`StoredTokens`: how far what is stored, or on its way there, leads along given tokens, and how it is read.
+
+It knows forms, segments and copies that wait. It does not know who saves or restores, nor when.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+
+from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.pending_saves import PendingSaves
+from chatcache.restore import Piece
+from chatcache.stored_forms import StoredForm, StoredForms
+from storage.segment_chain import SegmentPart
+from storage.segment_format import FileKind
+from storage.segment_store import SegmentStore
+
+
+class StoredTokens:
+    """Raises StoreError where the index cannot be read."""
+
+    def __init__(self, store: SegmentStore, forms: StoredForms, pending: PendingSaves) -> None:
+        self._store = store
+        self._forms = forms
+        self._pending = pending
+
+    def num_tokens(self, owner: str, form: StoredForm, ids: tuple[int, ...]) -> int:
+        """How many leading tokens of `ids` there are in this form, whose kind is learnt."""
+        codec = self._forms.codec(form.kind)
+        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
+        num_tokens = self._store.lookup(self._forms.namespace(owner, form), ids).num_tokens
+        for save in pending:
+            num_tokens = save.reach(ids, num_tokens, needs_state=bool(codec.state_layout))
+        return num_tokens
+
+    def pieces(self, owner: str, cache: SessionCache, wanted_ids: tuple[int, ...]) -> list[Piece]:
+        """What `cache`, which holds a beginning of `wanted_ids`, lacks of them, in the form that leads furthest. Learns
+        its kind."""
+        if self._forms.learn(cache.kind) is None:
+            return []
+        found = [list(self._pieces_in(owner, form, cache.num_tokens, wanted_ids)) for form in StoredForm.all_for(cache)]
+        return max(found, key=lambda pieces: pieces[-1].end if pieces else 0, default=[])
+
+    def _pieces_in(self, owner: str, form: StoredForm, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
+        codec = self._forms.codec(form.kind)
+        pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
+        for part in self._store.lookup(self._forms.namespace(owner, form), wanted_ids).parts:
+            end = part.start + part.num_tokens
+            if end > reached:
+                yield Piece(reached, end, partial(self._read, owner, form, part, reached, wanted_ids[reached:end]))
+                reached = end
+        for save in pending:
+            end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
+            if end > reached:
+                yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
+                reached = end
+
+    def _read(self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...]) -> TokenRange:
+        namespace = self._forms.namespace(owner, form)
+        state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
+        tensors = self._store.load(namespace, part.key)
+        tokens = self._forms.codec(form.kind).tokens(tensors, part.start, begin, ids, state)
+        return dataclasses.replace(tokens, is_converted=form.is_converted)
