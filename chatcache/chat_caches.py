@@ -6,9 +6,9 @@ from chatcache.memory.budget import Need
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
+from chatcache.prefetches import Prefetch
 from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
 from chatcache.runtime import translated_store_errors
-from chatcache.session_pool import Prefetch
 from chatcache.verification import Verification
 
 MAX_PREFETCHES = 8

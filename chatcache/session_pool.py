@@ -11,7 +11,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.session_cache import Alignment, SessionCache
@@ -23,6 +22,7 @@ from chatcache.memory.budget import Budget
 from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
+from chatcache.prefetches import Prefetch, Prefetches
 from chatcache.prefix import common_length
 from chatcache.restore import Restore
 from chatcache.session_key import SessionKey
@@ -52,25 +52,6 @@ class Acquired:
     is_shortened: bool = False
 
 
-class Prefetch(Enum):
-    """How far a prefetch is."""
-
-    ENDED = auto()
-    UNDER_WAY = auto()
-    """`prefetch_more` goes on."""
-    LACKS_ROOM = auto()
-    """There may be some once all that is on its way to disk is written."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefetched:
-    """Tokens `[start, end)` of a live cache came from disk before any turn asked for them."""
-
-    start: int
-    end: int
-    seconds: float
-
-
 class SessionPool:
     """Live caches by owner and session. A cache is never read for another owner, not even to compare its tokens."""
 
@@ -87,7 +68,7 @@ class SessionPool:
         self._form = form
         self._persistence = persistence
         self.live = LiveCaches(persistence, room or Room())
-        self._prefetched: dict[SessionKey, _Prefetched] = {}  # until the next turn, which says so
+        self._prefetches = Prefetches(self.live)
 
     def acquire(
         self,
@@ -108,7 +89,7 @@ class SessionPool:
         key = SessionKey(owner, session_id)
         if key in self.live.turns:
             raise RuntimeError("This session's cache is in use by a turn.")
-        self._end_prefetch(key)
+        self._prefetches.end(key)
         if self._persistence is not None:
             self._persistence.hold(owner, session_id)
         try:
@@ -187,18 +168,13 @@ class SessionPool:
                 return Prefetch.ENDED
             self.drop(owner, session_id)
             return Prefetch.LACKS_ROOM
-        self.live.filling[key] = acquired.restore
+        self._prefetches.begin(key, acquired.restore)
         return Prefetch.UNDER_WAY
 
     def prefetch_more(self, owner: str, session_id: str) -> bool:
         """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest; so
         does one of another session that needs the memory."""
-        key = SessionKey(owner, session_id)
-        restore = self.live.filling.get(key)
-        if restore is None or not restore.step():
-            return restore is not None
-        self._end_prefetch(key)
-        return False
+        return self._prefetches.step(SessionKey(owner, session_id))
 
     def drop(self, owner: str, session_id: str) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
@@ -206,8 +182,8 @@ class SessionPool:
         if key in self.live.turns:
             self.live.leaving.add(key)
             return
-        self._end_prefetch(key)
-        self._prefetched.pop(key, None)
+        self._prefetches.end(key)
+        self._prefetches.take(key)
         self.live.leaving.discard(key)
         is_there = key in self.live.caches
         self.live.remove(key)
@@ -302,7 +278,7 @@ class SessionPool:
 
     def _live_reuse(self, key: SessionKey, num_tokens: int, *, is_copy: bool) -> tuple[tuple[Reuse, ...], float | None]:
         """Where the first `num_tokens` tokens of the cache came from, and how long the disk took for its part."""
-        prefetched = self._prefetched.pop(key, None)
+        prefetched = self._prefetches.take(key)
         if is_copy or prefetched is None or num_tokens <= prefetched.start:
             return _joined([Reuse("prefix" if is_copy else "live", num_tokens)]), None
         num_from_disk = min(num_tokens, prefetched.end) - prefetched.start
@@ -340,16 +316,6 @@ class SessionPool:
         if num_tokens <= cache.num_tokens:
             return None, spilled
         return persistence.restore(key.owner, key.session_id, cache, ids[:num_tokens], is_miss=is_miss), spilled
-
-    def _end_prefetch(self, key: SessionKey) -> None:
-        """The tokens a prefetch has brought stay, and the next turn is told of them."""
-        restore = self.live.filling.pop(key, None)
-        if restore is not None:
-            restore.end()
-            self.live.settle(key)
-            end = restore.cache.num_tokens
-            if restore.num_tokens:
-                self._prefetched[key] = _Prefetched(end - restore.num_tokens, end, restore.seconds)
 
     def _copied_prefix(
         self, key: SessionKey, wanted_ids: Sequence[int], *, may_wait: bool

@@ -24,6 +24,7 @@ LAYERS = (
         "chatcache.relief",
         "chatcache.scheduler",
         "chatcache.session_pool",
+        "chatcache.prefetches",
         "chatcache.form_change",
         "chatcache.live_caches",
     ),
