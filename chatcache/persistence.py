@@ -138,9 +138,9 @@ class Persistence:
         except StoreError as error:
             logger.exception("What is stored of a cache could not be looked up")
             problem = f"Saved cache data could not be looked up; it is computed again. ({error})"
-        return Restore(
-            cache, pieces, self._readers, partial(self._restored, SessionKey(owner, session_id), num_wanted), problem
-        )
+        on_end = partial(self._restored, SessionKey(owner, session_id), num_wanted)
+        no_tokens = self._forms.codec(cache.kind).no_tokens(cache.num_tokens) if pieces else None
+        return Restore(cache, pieces, self._readers, on_end, problem, no_tokens)
 
     def extend(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
         """`restore` in one go; how many tokens were appended."""

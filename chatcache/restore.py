@@ -1,5 +1,8 @@
 """`Restore`: what is stored of a cache's missing tokens, read ahead by threads, taken in step by step.
 
+Room for all of it is reserved first, so that the threads can read to where the cache will hold it; to take that in is
+to count it.
+
 It knows a cache and where to read what it lacks. It does not know who asked, what a file is, or how long others may
 wait: its owner calls `step` as often as it likes, on the thread that owns the cache.
 """
@@ -7,16 +10,20 @@ wait: its owner calls `step` as often as it likes, on the thread that owns the c
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.tensor_bytes import bytes_of
 from storage.errors import SegmentDamagedError
 
 logger = logging.getLogger(__name__)
@@ -27,13 +34,62 @@ READ_AHEAD = 4
 """How many pieces are read while one is taken in. A piece has 8 MiB at most."""
 
 
+class Room:
+    """Where a cache will hold tokens: for each layer its tensors by name, and the bytes of these, to read into; none
+    where no room is reserved.
+
+    The owner of the cache may need it for other tokens at any time. So it is written to inside `writing` only, a little
+    at a time.
+    """
+
+    def __init__(self, layers: Sequence[Mapping[str, Tensor]], data: Sequence[Mapping[str, memoryview]]) -> None:
+        self.layers = layers
+        self.data = data
+        self._lock = threading.Lock()
+        self._is_withdrawn = False
+
+    @classmethod
+    def of(cls, layers: Sequence[Mapping[str, Tensor]]) -> Room:
+        """All of what a cache has reserved. Other devices' memory has no bytes here."""
+        on_cpu = [{name: rows for name, rows in layer.items() if rows.device.type == "cpu"} for layer in layers]
+        return cls(on_cpu, [{name: bytes_of(rows) for name, rows in layer.items()} for layer in on_cpu])
+
+    def part(self, start: int, stop: int) -> Room:
+        """Rows `[start, stop)` of it, which are withdrawn by themselves."""
+        layers = [{name: rows[start:stop] for name, rows in layer.items()} for layer in self.layers]
+        data = [
+            {name: _rows_of(rows, self.layers[index][name].shape[0], start, stop) for name, rows in layer.items()}
+            for index, layer in enumerate(self.data)
+        ]
+        return Room(layers, data)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises CancelledError where the room was withdrawn."""
+        with self._lock:
+            if self._is_withdrawn:
+                raise CancelledError
+            yield
+
+    def withdraw(self) -> None:
+        """From when this returns on nothing is written to it any more."""
+        with self._lock:
+            self._is_withdrawn = True
+
+
+def _rows_of(data: memoryview, num_rows: int, start: int, stop: int) -> memoryview:
+    row_bytes = len(data) // max(1, num_rows)
+    return data[start * row_bytes : stop * row_bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens `[begin, end)`, and how they are read, by any thread. `read` verifies what it reads, or raises."""
+    """Tokens `[begin, end)`, and how they are read, by any thread, into the room for them or elsewhere. `read` verifies
+    what it reads, or raises."""
 
     begin: int
     end: int
-    read: Callable[[], TokenRange]
+    read: Callable[[Room], TokenRange]
 
 
 class Restore:
@@ -50,8 +106,10 @@ class Restore:
         readers: Executor,
         on_end: Callable[[Restore], None],
         problem: str | None = None,
+        no_tokens: TokenRange | None = None,
     ) -> None:
-        """`on_end` is called once, when it has ended; `problem` is one that was met before it began."""
+        """`on_end` is called once, when it has ended; `problem` is one that was met before it began. `no_tokens` tells
+        an empty cache what its tokens are like, so that it can reserve room before the first one comes."""
         self.cache = cache
         self.problem = problem
         self.ran_out_of_memory = False
@@ -65,8 +123,9 @@ class Restore:
         self._readers = readers
         self._on_end = on_end
         self._pieces = deque(pieces)
-        self._reads: deque[Future[TokenRange]] = deque()
+        self._reads: deque[tuple[Room, Future[TokenRange]]] = deque()
         self._has_ended = False
+        self._room = self._reserve(no_tokens)
         self._read_ahead()
 
     @property
@@ -79,13 +138,13 @@ class Restore:
         """Take in what was read, for `STEP_S` at most or until the next piece is there. True when it has ended."""
         until_s = time.perf_counter() + STEP_S
         while not self._has_ended and self._reads:
-            read = self._reads[0]
-            wait([read], timeout=max(0.0, until_s - time.perf_counter()))
-            if not read.done():
+            _, tokens = self._reads[0]
+            wait([tokens], timeout=max(0.0, until_s - time.perf_counter()))
+            if not tokens.done():
                 return False
             self._reads.popleft()
             self._read_ahead()
-            self._take_in(read)
+            self._take_in(tokens)
             if time.perf_counter() >= until_s:
                 break
         if not self._reads:
@@ -101,20 +160,34 @@ class Restore:
         self._num_appended = self.num_tokens
         self._has_ended = True
         self.seconds = time.perf_counter() - self._began_s
-        for read in self._reads:
-            read.cancel()
+        for room, tokens in self._reads:
+            tokens.cancel()
+            room.withdraw()
         self._reads.clear()
         self._pieces.clear()
         self._on_end(self)
 
+    def _reserve(self, no_tokens: TokenRange | None) -> Room:
+        stop = self._num_before + self.num_total_tokens
+        try:
+            if no_tokens is not None and self._pieces:
+                self.cache.import_(no_tokens)
+            self.cache.reserve(stop)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            # What fits is taken in all the same, and the rest is told then.
+        return Room.of(self.cache.room(self._num_before, stop))
+
     def _read_ahead(self) -> None:
         while self._pieces and len(self._reads) < READ_AHEAD:
-            self._reads.append(self._readers.submit(self._pieces.popleft().read))
+            piece = self._pieces.popleft()
+            room = self._room.part(piece.begin - self._num_before, piece.end - self._num_before)
+            self._reads.append((room, self._readers.submit(piece.read, room)))
 
-    def _take_in(self, read: Future[TokenRange]) -> None:
+    def _take_in(self, tokens: Future[TokenRange]) -> None:
         try:
-            self.cache.import_(read.result())
-            self.cache.reserve(self._num_before + self.num_total_tokens)
+            self.cache.import_(tokens.result())
         except Exception as error:
             self.cache.repair()
             self._give_up(error)

@@ -14,6 +14,7 @@ import torch
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.cache.states import KeptState, LayerState, StateRole
 from chatcache.loader import LoadedModel
+from chatcache.tensor_bytes import bytes_of
 from storage.segment_format import StoredTensor, TensorLayout
 from storage.segment_save import NewSegment
 
@@ -91,7 +92,7 @@ class SegmentCodec:
         states = {state.num_tokens: state for state in tokens.states}
         for begin, end in segment_bounds(start, stop, (*cuts, *states), self.max_segment_tokens):
             first, last = begin - tokens.start, end - tokens.start
-            buffers = {name: _bytes(tensor[first:last]) for name, tensor in _named(tokens)}
+            buffers = {name: bytes_of(tensor[first:last]) for name, tensor in _named(tokens)}
             state = _state_buffers(states[end]) if end in states else None
             yield NewSegment(begin, tokens.token_ids[first:last], buffers, state)
 
@@ -108,10 +109,35 @@ class SegmentCodec:
         layers: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_layers)]
         for name, stored in tensors.items():
             data = _tensor(stored)
-            index, _, own_name = name.partition(".")
-            layers[int(index)][own_name] = data[begin - start : begin - start + len(token_ids)].to(self.device)
-        states = () if state is None else (self._kept_state(state, begin + len(token_ids)),)
-        return TokenRange(begin, tuple(token_ids), tuple(layers), states)
+            index, own_name = _layer_and_name(name)
+            layers[index][own_name] = data[begin - start : begin - start + len(token_ids)].to(self.device)
+        return TokenRange(begin, tuple(token_ids), tuple(layers), self._states(state, begin + len(token_ids)))
+
+    def tokens_in(
+        self,
+        room: Sequence[Mapping[str, torch.Tensor]],
+        begin: int,
+        token_ids: Sequence[int],
+        state: Mapping[str, StoredTensor] | None = None,
+    ) -> TokenRange:
+        """`tokens`, which were read into `room`."""
+        states = self._states(state, begin + len(token_ids))
+        return TokenRange(begin, tuple(token_ids), tuple(dict(layer) for layer in room), states)
+
+    def targets(self, room: Sequence[Mapping[str, memoryview]], num_tokens: int) -> dict[str, memoryview] | None:
+        """Where each stored tensor of `num_tokens` tokens can be read to, by its name; None where the room does not
+        serve for all of them."""
+        named = {f"{index}.{name}": data for index, layer in enumerate(room) for name, data in layer.items()}
+        sizes = {tensor.name: tensor.num_bytes_for(num_tokens) for tensor in self.layout}
+        return named if {name: len(data) for name, data in named.items()} == sizes else None
+
+    def no_tokens(self, start: int) -> TokenRange:
+        """None, at `start`: what a cache needs to know of tokens before it can reserve room for them."""
+        layers: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_layers)]
+        for tensor in self.layout:
+            index, own_name = _layer_and_name(tensor.name)
+            layers[index][own_name] = torch.empty(tensor.shape_for(0), dtype=_DTYPES[tensor.dtype], device=self.device)
+        return TokenRange(start, (), tuple(layers))
 
     def part(self, tokens: TokenRange, begin: int, end: int) -> TokenRange:
         """Tokens `[begin, end)` of a run, on the device."""
@@ -119,6 +145,9 @@ class SegmentCodec:
         layers = ({name: rows[first:last].to(self.device) for name, rows in layer.items()} for layer in tokens.layers)
         states = tuple(_moved(state, self.device) for state in tokens.states if begin < state.num_tokens <= end)
         return replace(tokens, start=begin, token_ids=tokens.token_ids[first:last], layers=tuple(layers), states=states)
+
+    def _states(self, stored: Mapping[str, StoredTensor] | None, num_tokens: int) -> tuple[KeptState, ...]:
+        return () if stored is None else (self._kept_state(stored, num_tokens),)
 
     def _kept_state(self, stored: Mapping[str, StoredTensor], num_tokens: int) -> KeptState:
         tensors = {name: _tensor(each).to(self.device) for name, each in stored.items()}
@@ -160,6 +189,11 @@ def _named(tokens: TokenRange) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{index}.{name}", tensor
 
 
+def _layer_and_name(name: str) -> tuple[int, str]:
+    index, _, own_name = name.partition(".")
+    return int(index), own_name
+
+
 def _named_state(layers: Sequence[LayerState]) -> Iterator[tuple[str, torch.Tensor]]:
     for index, layer in enumerate(layers):
         for sort, tensors in (("conv", layer.conv), ("recurrent", layer.recurrent)):
@@ -170,7 +204,7 @@ def _named_state(layers: Sequence[LayerState]) -> Iterator[tuple[str, torch.Tens
 
 def _state_buffers(state: KeptState) -> dict[str, memoryview]:
     turn = torch.tensor([state.turn, _ROLES.index(state.role)], dtype=torch.int32)
-    return {name: _bytes(tensor) for name, tensor in (*_named_state(state.layers), (_TURN.name, turn))}
+    return {name: bytes_of(tensor) for name, tensor in (*_named_state(state.layers), (_TURN.name, turn))}
 
 
 def _moved(state: KeptState, device: torch.device) -> KeptState:
@@ -183,7 +217,3 @@ def _moved(state: KeptState, device: torch.device) -> KeptState:
 
 def _tensor(stored: StoredTensor) -> torch.Tensor:
     return torch.frombuffer(stored.data, dtype=_DTYPES[stored.dtype]).reshape(stored.shape)
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)

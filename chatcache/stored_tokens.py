@@ -11,7 +11,8 @@ from functools import partial
 
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.pending_saves import PendingSaves
-from chatcache.restore import Piece
+from chatcache.restore import Piece, Room
+from chatcache.segment_codec import SegmentCodec
 from chatcache.stored_forms import StoredForm, StoredForms
 from storage.segment_chain import SegmentPart
 from storage.segment_format import FileKind
@@ -54,12 +55,23 @@ class StoredTokens:
         for save in pending:
             end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
             if end > reached:
-                yield Piece(reached, end, partial(codec.part, save.tokens, reached, end))
+                yield Piece(reached, end, partial(_part, codec, save.tokens, reached, end))
                 reached = end
 
-    def _read(self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...]) -> TokenRange:
-        namespace = self._forms.namespace(owner, form)
+    def _read(
+        self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...], room: Room
+    ) -> TokenRange:
+        """Whole segments are read into the room, one of which a part is wanted elsewhere."""
+        namespace, codec = self._forms.namespace(owner, form), self._forms.codec(form.kind)
         state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
-        tensors = self._store.load(namespace, part.key)
-        tokens = self._forms.codec(form.kind).tokens(tensors, part.start, begin, ids, state)
+        is_all = part.is_whole and begin == part.start
+        if is_all and (targets := codec.targets(room.data, len(ids))) is not None:
+            self._store.load_into(namespace, part, targets, room.writing)
+            tokens = codec.tokens_in(room.layers, begin, ids, state)
+        else:
+            tokens = codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
         return dataclasses.replace(tokens, is_converted=form.is_converted)
+
+
+def _part(codec: SegmentCodec, tokens: TokenRange, begin: int, end: int, _room: Room) -> TokenRange:
+    return codec.part(tokens, begin, end)

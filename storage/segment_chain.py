@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from storage.segment_files import WrittenFile
+from storage.segment_format import FileKind
 from storage.segment_keys import segment_key
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file as the index knows it, with the segment it belongs to. `parent_key` is the root at the beginning."""
+
+    segment_id: int
+    kind: FileKind
+    root: str
+    parent_key: str
+    key: str
+    start: int
+    token_ids: bytes
+    written: WrittenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +34,7 @@ class FoundSegment:
     start: int
     token_ids: bytes
     has_state: bool
+    written: WrittenFile
 
     @property
     def end(self) -> int:
@@ -26,14 +43,21 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """The first `num_tokens` tokens of a stored segment; they stand at `start` of the prompt. `has_state`: the
-    recurrent state behind the last of them is stored too."""
+    """The first `num_tokens` tokens of a stored segment, whose KV is in `file`; they stand at `start` of the prompt.
+    `has_state`: the recurrent state behind the last of them is stored too."""
 
-    key: str
-    start: int
+    file: IndexedFile
     num_tokens: int
     is_whole: bool
     has_state: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.file.key
+
+    @property
+    def start(self) -> int:
+        return self.file.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +101,7 @@ def choose_prefix(found: Iterable[FoundSegment], wanted: bytes, root: str, needs
         end = segment.start + common
         if end > best_end and (not needs_state or (segment.has_state and _is_whole_to(segment, end, sound))):
             best, best_end = segment, end
-    return EMPTY_PREFIX if best is None else _prefix(best, best_end, sound)
+    return EMPTY_PREFIX if best is None else _prefix(best, best_end, sound, root)
 
 
 def with_true_keys(found: Iterable[FoundSegment], root: str) -> Mapping[int, FoundSegment]:
@@ -104,13 +128,16 @@ def _is_whole_to(segment: FoundSegment, end: int, sound: Mapping[int, FoundSegme
     return True
 
 
-def _prefix(last: FoundSegment, end: int, sound: Mapping[int, FoundSegment]) -> StoredPrefix:
+def _prefix(last: FoundSegment, end: int, sound: Mapping[int, FoundSegment], root: str) -> StoredPrefix:
     parts: list[SegmentPart] = []
     here: FoundSegment | None = last
     part_end = end
     while here is not None:
+        parent = None if here.parent_id is None else sound[here.parent_id]
+        parent_key = root if parent is None else parent.key
+        file = IndexedFile(here.id, FileKind.KV, root, parent_key, here.key, here.start, here.token_ids, here.written)
         is_whole = part_end == here.end
-        parts.append(SegmentPart(here.key, here.start, part_end - here.start, is_whole, is_whole and here.has_state))
+        parts.append(SegmentPart(file, part_end - here.start, is_whole, is_whole and here.has_state))
         part_end = here.start
-        here = None if here.parent_id is None else sound[here.parent_id]
+        here = parent
     return StoredPrefix(end, tuple(reversed(parts)), last.has_state and end == last.end)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session as DbSession
@@ -11,11 +13,18 @@ from sqlalchemy.orm import Session as DbSession
 from storage.database import Database
 from storage.errors import SegmentDamagedError
 from storage.eviction import unreachable, without_files
-from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder
-from storage.segment_format import SegmentHeader, StoredTensor, TensorLayout, check_layout, decode_segment
+from storage.segment_chain import IndexedFile
+from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder, WrittenFile
+from storage.segment_format import (
+    SegmentHeader,
+    StoredTensor,
+    TensorLayout,
+    check_layout,
+    decode_segment,
+    encode_segment,
+)
 from storage.segment_heads import read_heads
 from storage.segment_index import (
-    IndexedFile,
     find_files,
     read_nodes,
     remove_file_row,
@@ -24,6 +33,9 @@ from storage.segment_index import (
 )
 from storage.segment_keys import segment_key
 from storage.segment_models import NamespaceRow, SegmentRow
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +81,47 @@ def check_file(
         data, sha256 = folder.read(name)
     except FileNotFoundError as error:
         raise SegmentDamagedError(f"{name} is missing.") from error
-    if len(data) != indexed.written.num_bytes:
-        raise SegmentDamagedError(f"{name} has {len(data)} bytes instead of {indexed.written.num_bytes}.")
-    if sha256 != indexed.written.sha256:
-        raise SegmentDamagedError(f"{name} was changed: its SHA-256 differs.")
+    _compare(name, WrittenFile(len(data), sha256), indexed.written)
     header, tensors = decode_segment(data)
-    expected = SegmentHeader(
-        indexed.kind, indexed.root, indexed.parent_key, indexed.key, indexed.start, indexed.token_ids
-    )
-    if header != expected or indexed.key != segment_key(indexed.parent_key, indexed.start, indexed.token_ids):
+    if header != _expected_header(name, indexed):
         raise SegmentDamagedError(f"{name} holds other tokens than the index says.")
     if layout is not None:
         check_layout(tensors, layout, header.num_tokens)
     return tensors
+
+
+def read_checked_into(
+    folder: SegmentFolder,
+    indexed: IndexedFile,
+    layout: Sequence[TensorLayout],
+    room: Mapping[str, Buffer],
+    writing: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """`check_file`, with the tensors read into `room`, each inside `writing()`, and nothing copied. What it holds is
+    worth something only if this returns.
+
+    Raises as `check_file`, and what `writing` raises.
+    """
+    name = folder.name(indexed.key, indexed.kind)
+    pieces = encode_segment(_expected_header(name, indexed), layout, room)
+    try:
+        found = folder.read_into(name, pieces, writing)
+    except FileNotFoundError as error:
+        raise SegmentDamagedError(f"{name} is missing.") from error
+    _compare(name, found, indexed.written)
+
+
+def _expected_header(name: str, indexed: IndexedFile) -> SegmentHeader:
+    if indexed.key != segment_key(indexed.parent_key, indexed.start, indexed.token_ids):
+        raise SegmentDamagedError(f"{name} holds other tokens than the index says.")
+    return SegmentHeader(indexed.kind, indexed.root, indexed.parent_key, indexed.key, indexed.start, indexed.token_ids)
+
+
+def _compare(name: str, found: WrittenFile, written: WrittenFile) -> None:
+    if found.num_bytes != written.num_bytes:
+        raise SegmentDamagedError(f"{name} has {found.num_bytes} bytes instead of {written.num_bytes}.")
+    if found.sha256 != written.sha256:
+        raise SegmentDamagedError(f"{name} was changed: its SHA-256 differs.")
 
 
 def verify_files(

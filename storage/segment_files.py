@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from storage.data_dir import ensure_private_dir
-from storage.errors import DataDirError
+from storage.errors import DataDirError, SegmentDamagedError
 from storage.segment_format import FileKind
 
 FOLDER_NAME = "segments"
@@ -80,12 +81,31 @@ class SegmentFolder:
         """The whole file and its SHA-256. Raises FileNotFoundError and other OSErrors."""
         with open(self.path / name, "rb", buffering=0) as file:
             data = bytearray(os.fstat(file.fileno()).st_size)
-            view = memoryview(data)
-            filled = 0
-            while count := file.readinto(view[filled:]):
-                filled += count
-            data = data if filled == len(data) else data[:filled]
+            num_read = _fill(file, memoryview(data))
+            data = data if num_read == len(data) else data[:num_read]
         return data, hashlib.sha256(data).hexdigest()
+
+    def read_into(
+        self, name: str, pieces: Sequence[memoryview], writing: Callable[[], AbstractContextManager[None]]
+    ) -> WrittenFile:
+        """Read a file that consists of `pieces` into those of them that can be written to, each inside `writing()`.
+
+        Raises SegmentDamagedError where the file has another size, or holds anything else in the place of the other
+        pieces; FileNotFoundError and other OSErrors, and what `writing` raises.
+        """
+        digest = hashlib.sha256()
+        num_bytes = sum(map(len, pieces))
+        with open(self.path / name, "rb", buffering=0) as file:
+            if (found := os.fstat(file.fileno()).st_size) != num_bytes:
+                raise SegmentDamagedError(f"{name} has {found} bytes instead of {num_bytes}.")
+            for piece in pieces:
+                with nullcontext() if piece.readonly else writing():
+                    target = memoryview(bytearray(len(piece))) if piece.readonly else piece
+                    _fill(file, target)
+                if piece.readonly and target != piece:
+                    raise SegmentDamagedError(f"{name} was changed: it does not hold the tokens it should.")
+                digest.update(target)
+        return WrittenFile(num_bytes, digest.hexdigest())
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is fine."""
@@ -127,6 +147,14 @@ def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
             with suppress(FileNotFoundError):
                 if entry.is_file(follow_symlinks=False):
                     yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+
+def _fill(file: FileIO, target: memoryview) -> int:
+    """Read until the target is full or the file ends; how many bytes were read."""
+    num_read = 0
+    while num_read < len(target) and (count := file.readinto(target[num_read:])):
+        num_read += count
+    return num_read
 
 
 # The steps of a write, one by one: the seams at which tests let the disk fail or the process die.

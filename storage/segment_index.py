@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
 from storage.eviction import StoredNode, nearest_left
-from storage.segment_chain import FoundSegment, with_true_keys
+from storage.segment_chain import FoundSegment, IndexedFile, with_true_keys
 from storage.segment_files import WrittenFile
 from storage.segment_format import FileKind
 from storage.segment_heads import read_heads
@@ -34,21 +34,7 @@ from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, S
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedFile:
-    """A file as the index knows it, with the segment it belongs to. `parent_key` is the root at the beginning."""
-
-    segment_id: int
-    kind: FileKind
-    owner: str
-    root: str
-    parent_key: str
-    key: str
-    start: int
-    token_ids: bytes
-    written: WrittenFile
+_UNKNOWN = WrittenFile(0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +70,23 @@ def ensure_namespace(db: DbSession, owner: str, root: str, description: str) -> 
 def find_along(db: DbSession, namespace_id: int, wanted: bytes) -> list[FoundSegment]:
     """Every stored segment that begins as `wanted` (ids as u32le) does where it stands, and whose ancestors do so up
     to where it begins. One query, parent to children."""
-    return [FoundSegment(*row) for row in db.execute(_along(), {"namespace_id": namespace_id, "wanted": wanted})]
+    rows = db.execute(_along(), {"namespace_id": namespace_id, "wanted": wanted})
+    return [
+        FoundSegment(id_, parent_id, key, start, token_ids, has_state, WrittenFile(num_bytes, sha256))
+        for id_, parent_id, key, start, token_ids, has_state, num_bytes, sha256 in rows
+    ]
 
 
 @functools.cache
-def _along() -> Select[int, int | None, str, int, bytes, bool]:
+def _along() -> Select[int, int | None, str, int, bytes, bool, int, str]:
     """The query of `find_along`. To build it takes longer than to run it, so it is built once."""
     tokens = bindparam("wanted", type_=LargeBinary)
     file, state = aliased(SegmentFileRow), aliased(SegmentFileRow)
     kv_file = (file.segment_id == SegmentRow.id, file.kind == FileKind.KV)
-    columns = (SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids)
+    columns = (
+        *(SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids),
+        *(file.num_bytes, file.sha256),
+    )
     walk = (
         select(*columns)
         .join(file, and_(*kv_file))
@@ -111,7 +104,8 @@ def _along() -> Select[int, int | None, str, int, bytes, bool]:
         .where(_slice(walk.c.token_ids, 0, inside) == _slice(tokens, walk.c.start, inside))
     )
     has_state = select(state.segment_id).where(state.segment_id == walk.c.id, state.kind == FileKind.STATE).exists()
-    return select(walk.c.id, walk.c.parent_id, walk.c.key, walk.c.start, walk.c.token_ids, has_state)
+    segment = (walk.c.id, walk.c.parent_id, walk.c.key, walk.c.start, walk.c.token_ids)
+    return select(*segment, has_state, walk.c.num_bytes, walk.c.sha256)
 
 
 def _slice(
@@ -180,7 +174,6 @@ def _files() -> Select[*tuple[Any, ...]]:
         select(
             SegmentRow.id,
             SegmentFileRow.kind,
-            NamespaceRow.owner,
             NamespaceRow.root,
             func.coalesce(parent.key, NamespaceRow.root),
             SegmentRow.key,
@@ -196,9 +189,9 @@ def _files() -> Select[*tuple[Any, ...]]:
 
 
 def _indexed_file(row: Row[*tuple[Any, ...]]) -> IndexedFile:
-    segment_id, kind, owner, root, parent_key, key, start, token_ids, num_bytes, sha256 = row
+    segment_id, kind, root, parent_key, key, start, token_ids, num_bytes, sha256 = row
     written = WrittenFile(num_bytes, sha256)
-    return IndexedFile(segment_id, FileKind(kind), owner, root, parent_key, key, start, token_ids, written)
+    return IndexedFile(segment_id, FileKind(kind), root, parent_key, key, start, token_ids, written)
 
 
 def find_file_sizes(db: DbSession, segment_ids: Sequence[int]) -> list[tuple[str, FileKind, int]]:
@@ -279,7 +272,8 @@ def remove_untrue_segments(db: DbSession) -> int:
     for namespace_id, root in db.execute(select(NamespaceRow.id, NamespaceRow.root)).all():
         columns = (SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids)
         rows = db.execute(select(*columns).where(SegmentRow.namespace_id == namespace_id))
-        true.update(with_true_keys([FoundSegment(*row, has_state=False) for row in rows], root))
+        found = [FoundSegment(*row, has_state=False, written=_UNKNOWN) for row in rows]
+        true.update(with_true_keys(found, root))
     nodes = read_nodes(db)
     untrue = sorted(set(nodes) - true)
     for ids in _batches(untrue):

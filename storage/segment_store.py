@@ -12,14 +12,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.database import Database
 from storage.errors import DatabaseError, SegmentDamagedError, SegmentUnavailableError
 from storage.eviction import unreachable
 from storage.models import pack_token_ids
-from storage.segment_chain import StoredPrefix, choose_prefix
-from storage.segment_check import SweepReport, VerifyReport, check_file, sweep_files, verify_files
+from storage.segment_chain import IndexedFile, SegmentPart, StoredPrefix, choose_prefix
+from storage.segment_check import (
+    SweepReport,
+    VerifyReport,
+    check_file,
+    read_checked_into,
+    sweep_files,
+    verify_files,
+)
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FORMAT, FileKind, StoredTensor, TensorLayout
 from storage.segment_heads import read_heads, remove_heads
@@ -39,6 +47,11 @@ from storage.segment_models import SegmentFileRow, SegmentRow
 from storage.segment_report import SegmentReport, holdings
 from storage.segment_room import RefusedError, SegmentRoom
 from storage.segment_save import Namespace, NewSegment, ParentSegment, SaveReport, SegmentSave
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
 
 
 class SegmentStore:
@@ -98,14 +111,34 @@ class SegmentStore:
         if file is None:
             raise SegmentUnavailableError("The segment was removed meanwhile.")
         layout = namespace.layout if kind is FileKind.KV else namespace.state_layout
+        return self._read(namespace, file, lambda: check_file(self._folder, file, layout))
+
+    def load_into(
+        self,
+        namespace: Namespace,
+        part: SegmentPart,
+        room: Mapping[str, Buffer],
+        writing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`load` the KV of a segment that was looked up into `room`, which has the right size for each tensor. Each is
+        written inside `writing()`, whose error ends the reading. The room holds what was stored if this returns,
+        anything if not."""
+        self._read(
+            namespace, part.file, lambda: read_checked_into(self._folder, part.file, namespace.layout, room, writing)
+        )
+
+    def _read(self, namespace: Namespace, file: IndexedFile, read: Callable[[], T]) -> T:
         try:
-            return check_file(self._folder, file, layout)
+            return read()
         except OSError as error:
             raise SegmentUnavailableError(f"A stored segment cannot be read now: {error.strerror}.") from error
-        except SegmentDamagedError:
-            self._folder.set_aside(self._folder.name(key, kind))
+        except SegmentDamagedError as error:
+            with self._database.read() as db:
+                if find_file(db, namespace.id, file.key, file.kind) != file:
+                    raise SegmentUnavailableError("The segment was removed meanwhile.") from error
+            self._folder.set_aside(self._folder.name(file.key, file.kind))
             with self._database.write() as db:
-                remove_file_row(db, file.segment_id, kind)
+                remove_file_row(db, file.segment_id, file.kind)
             raise
 
     # Writing

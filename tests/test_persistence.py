@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.persistence import CANNOT_BE_STORED, Persistence
-from chatcache.restore import READ_AHEAD, STEP_S, Piece, Restore
+from chatcache.restore import READ_AHEAD, STEP_S, Piece, Restore, Room
 from chatcache.stored_forms import StoredForm
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -394,14 +395,14 @@ def test_what_was_removed_meanwhile_is_computed_again_and_not_called_damage(
     session = bench.session()
     bench.persistence.save(ME, session, bench.filled(A), cuts=(100, 200))
     bench.persistence.flush()
-    load = SegmentStore.load
+    load_into = SegmentStore.load_into
 
-    def removed_before(store: SegmentStore, *arguments: object) -> object:
+    def removed_before(store: SegmentStore, *arguments: Any) -> None:
         store.release(ME, session)
-        return load(store, *arguments)
+        load_into(store, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SegmentStore, "load", removed_before)
+        patched.setattr(SegmentStore, "load_into", removed_before)
         assert bench.restored(session, A).num_tokens == 0
     problem = bench.persistence.problem(ME, session) or ""
     assert "removed" in problem
@@ -455,8 +456,12 @@ def pieces_of(whole: TokenRange, size: int, read: Callable[[int, TokenRange], To
     for number, begin in enumerate(range(0, len(whole.token_ids), size)):
         layers = tuple({name: rows[begin : begin + size] for name, rows in layer.items()} for layer in whole.layers)
         tokens = TokenRange(begin, whole.token_ids[begin : begin + size], layers)
-        pieces.append(Piece(begin, begin + len(tokens.token_ids), partial(read, number, tokens)))
+        pieces.append(Piece(begin, begin + len(tokens.token_ids), partial(_read, read, number, tokens)))
     return pieces
+
+
+def _read(read: Callable[[int, TokenRange], TokenRange], number: int, tokens: TokenRange, _room: Room) -> TokenRange:
+    return read(number, tokens)
 
 
 def test_a_step_never_waits_long_for_a_slow_disk(bench: Bench, readers: ThreadPoolExecutor) -> None:
@@ -513,6 +518,65 @@ def test_a_restore_that_is_ended_early_keeps_what_it_has(bench: Bench, readers: 
     bench.feed(restore.cache, A[60:100])
     assert restore.num_tokens == 60
     assert_same(restore.cache.export(0, 60), bench.filled(A).export(0, 60))
+
+
+def test_whole_segments_are_read_to_where_the_cache_holds_them(bench: Bench) -> None:
+    bench.persistence.save(ME, bench.session(), bench.filled(A), cuts=(100, 200))
+    bench.persistence.flush()
+    restore = bench.persistence.restore(ME, "any", cache := bench.empty(), A[:250])
+    starts = [rows.data_ptr() for layer in cache.room(0, 250) for rows in layer.values()]
+    while not restore.step():
+        pass
+    held = [buffer.rows(0, 250) for layer in cache.cache.layers for buffer in layer.buffers().values()]
+    assert [rows.data_ptr() for rows in held] == starts
+    assert_same(cache.export(0, 250), bench.filled(A).export(0, 250))  # the last piece is a part of a segment
+
+
+def test_what_comes_late_is_not_written_over_newer_tokens(bench: Bench, readers: ThreadPoolExecutor) -> None:
+    whole = bench.filled(A).export(0, 300)
+    is_readable = threading.Event()
+
+    def read(tokens: TokenRange, room: Room) -> TokenRange:
+        assert is_readable.wait(30)
+        for layer, there in zip(tokens.layers, room.layers, strict=True):
+            for name, rows in layer.items():
+                with room.writing():
+                    there[name].copy_(rows)
+        return tokens
+
+    pieces = [Piece(0, 300, partial(read, whole))]
+    cache = bench.empty()
+    no_tokens = TokenRange(0, (), bench.filled(A).export(0, 0).layers)
+    restore = Restore(cache, pieces, readers, lambda _: None, no_tokens=no_tokens)
+    assert {rows.shape[0] for layer in cache.room(0, 300) for rows in layer.values()} == {300}
+    restore.end()
+    bench.feed(cache, B[:100])
+    is_readable.set()
+    readers.shutdown(wait=True)
+    assert_same(cache.export(0, 100), bench.filled(B[:100]).export(0, 100))
+
+
+def test_tokens_that_were_read_into_room_that_moved_since_are_taken_in_all_the_same(
+    bench: Bench, readers: ThreadPoolExecutor
+) -> None:
+    whole = bench.filled(A).export(0, 300)
+
+    def read(tokens: TokenRange, room: Room) -> TokenRange:
+        for layer, there in zip(tokens.layers, room.layers, strict=True):
+            for name, rows in layer.items():
+                with torch.inference_mode():
+                    there[name].copy_(rows)
+        return TokenRange(tokens.start, tokens.token_ids, tuple(dict(layer) for layer in room.layers))
+
+    cache = bench.empty()
+    no_tokens = TokenRange(0, (), bench.filled(A).export(0, 0).layers)
+    restore = Restore(cache, [Piece(0, 300, partial(read, whole))], readers, lambda _: None, no_tokens=no_tokens)
+    readers.shutdown(wait=True)
+    cache.trim()
+    cache.reserve(300)
+    while not restore.step():
+        pass
+    assert_same(cache.export(0, 300), whole)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("injected"), MemoryError(), OSError(5, "Input/output error")])

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -252,11 +253,13 @@ def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, 
 class SlowDisk:
     """Segments are read, or written, only when the test lets them be."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, what: str = "read") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *what: str) -> None:
         self._changed = threading.Condition()
         self._num_asked = self._num_allowed = 0
-        quick = getattr(SegmentFolder, what)
+        for name in what or ("read", "read_into"):
+            monkeypatch.setattr(SegmentFolder, name, self._slow(getattr(SegmentFolder, name)))
 
+    def _slow(self, quick: Callable[..., object]) -> Callable[..., object]:
         def slow(*arguments: object) -> object:
             with self._changed:
                 number = self._num_asked
@@ -265,7 +268,7 @@ class SlowDisk:
                 assert self._changed.wait_for(lambda: number < self._num_allowed, timeout=30)
             return quick(*arguments)
 
-        monkeypatch.setattr(SegmentFolder, what, slow)
+        return slow
 
     def allow_first(self, num_reads: int) -> None:
         """Let that many go on, once all of them wait: two readers work side by side, and the second may come first."""

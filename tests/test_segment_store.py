@@ -8,8 +8,9 @@ import random
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from storage import segment_files, segment_room
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
 from storage.errors import DataDirError, InvalidRecordError, SegmentDamagedError, SegmentUnavailableError
-from storage.segment_chain import StoredPrefix
+from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
 from storage.segment_index import read_nodes
@@ -82,6 +83,13 @@ def below(token_ids: Sequence[int], start: int, end: int) -> NewSegment:
 def last_of(store: SegmentStore, namespace: Namespace, token_ids: Sequence[int]) -> ParentSegment:
     part = store.lookup(namespace, token_ids).parts[-1]
     return ParentSegment(part.key, part.start, part.start + part.num_tokens)
+
+
+def loaded_into(store: SegmentStore, namespace: Namespace, part: SegmentPart) -> dict[str, bytes]:
+    """A whole segment, read into memory that is there already."""
+    room = {tensor.name: bytearray(tensor.num_bytes_for(part.num_tokens)) for tensor in LAYOUT}
+    store.load_into(namespace, part, {name: memoryview(data) for name, data in room.items()}, nullcontext)
+    return {name: bytes(data) for name, data in room.items()}
 
 
 def restored(store: SegmentStore, namespace: Namespace, prefix: StoredPrefix) -> bytes:
@@ -436,6 +444,27 @@ def test_a_file_that_cannot_be_read_just_now_is_left_where_it_is(
     check_restores(store, namespace, [1] * 4, 4)
 
 
+def test_reading_into_a_room_that_was_withdrawn_ends_there_and_harms_no_file(
+    store: SegmentStore, database: Database, namespace: Namespace
+) -> None:
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    (part,) = store.lookup(namespace, [1] * 4).parts
+    room = {tensor.name: bytearray(tensor.num_bytes_for(4)) for tensor in LAYOUT}
+    is_first = iter([True])
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        if not next(is_first, False):
+            raise CancelledError
+        yield
+
+    with pytest.raises(CancelledError):
+        store.load_into(namespace, part, {name: memoryview(data) for name, data in room.items()}, writing)
+    assert bytes(room["layers.0.keys"]) == kv([1] * 4, 0)["layers.0.keys"]
+    assert not any(room["layers.0.values"])
+    check_restores(store, namespace, [1] * 4, 4)
+
+
 def test_a_smaller_quota_is_reached_when_the_store_is_opened(database: Database, tmp_path: Path) -> None:
     store = SegmentStore(database, BIG)
     namespace = store.namespace(ME, {"model": "m"}, LAYOUT)
@@ -629,6 +658,7 @@ def remove(path: Path, _data: bytearray, _source: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, append, zero_a_page, swap_with_neighbour, remove])
+@pytest.mark.parametrize("is_into_room", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_damage_to_any_file_is_found_the_file_set_aside_and_the_prefix_before_it_used(
     store: SegmentStore,
@@ -637,6 +667,7 @@ def test_damage_to_any_file_is_found_the_file_set_aside_and_the_prefix_before_it
     tmp_path: Path,
     damage: Callable[[Path, bytearray, random.Random], None],
     seed: int,
+    is_into_room: bool,
 ) -> None:
     source = random.Random(seed)
     session, ids = new_session(database), list(range(30))
@@ -652,14 +683,14 @@ def test_damage_to_any_file_is_found_the_file_set_aside_and_the_prefix_before_it
     for part in parts:
         path = paths[part.key]
         try:
-            tensors = store.load(namespace, part.key)
+            if is_into_room:
+                keys = loaded_into(store, namespace, part)["layers.0.keys"]
+            else:
+                keys = bytes(store.load(namespace, part.key)["layers.0.keys"].data)
         except SegmentDamagedError:
             assert not path.exists()
         else:
-            assert (
-                bytes(tensors["layers.0.keys"].data)
-                == kv(ids[part.start : part.start + 10], part.start)[LAYOUT[0].name]
-            )
+            assert keys == kv(ids[part.start : part.start + 10], part.start)["layers.0.keys"]
             assert part.key not in changed
     usable = store.lookup(namespace, ids)
     assert usable.num_tokens == min(part.start for part in parts if part.key in changed)
@@ -675,13 +706,13 @@ def test_a_flipped_bit_anywhere_in_a_file_is_found(
     session, ids = new_session(database), list(range(10))
     segments = cut(ids, 10)
     store.save(namespace, session, None, segments)
-    key = store.lookup(namespace, ids).parts[0].key
-    path = tmp_path / "segments" / f"{key}.kv.safetensors"
+    (part,) = store.lookup(namespace, ids).parts
+    path = tmp_path / "segments" / f"{part.key}.kv.safetensors"
     good, source = path.read_bytes(), random.Random(0)
-    for _ in range(40):
+    for number in range(40):
         flip(path, bytearray(good), source)
         with pytest.raises(SegmentDamagedError):
-            store.load(namespace, key)
+            loaded_into(store, namespace, part) if number % 2 else store.load(namespace, part.key)
         assert store.lookup(namespace, ids).num_tokens == 0
         assert store.save(namespace, session, None, segments).num_tokens == 10
     check_restores(store, namespace, ids, 10)

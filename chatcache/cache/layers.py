@@ -139,6 +139,13 @@ class TokenLayer(CacheLayerMixin):
         first = self._num_forgotten
         return {name: buffer.rows(start - first, stop - first) for name, buffer in self.buffers().items()}
 
+    def room(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Views of where `import_` will put tokens `[start, stop)`, behind the ones held; none where room was not
+        reserved. What is written there counts once it is imported."""
+        first = self._num_forgotten
+        rooms = {name: buffer.rows(start - first, stop - first) for name, buffer in self.buffers().items()}
+        return {name: rows for name, rows in rooms.items() if rows.shape[0] == stop - start}
+
     def export(self, start: int, stop: int) -> dict[str, Tensor]:
         """Like `rows`, as clones that later changes of the layer cannot reach."""
         return {name: rows.clone() for name, rows in self.rows(start, stop).items()}

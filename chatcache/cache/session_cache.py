@@ -6,7 +6,7 @@ is per thread; the methods here enter it themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -325,6 +325,12 @@ class SessionCache:
         layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
         ids, states = tuple(self._token_ids[start:stop]), self._states_between(start, stop)
         return TokenRange(start, ids, layers, states, self._was_converted)
+
+    @torch.inference_mode()
+    def room(self, start: int, stop: int) -> tuple[Mapping[str, Tensor], ...]:
+        """By layer, where tokens `[start, stop)` will lie that are not held yet, as far as room is reserved. Another
+        thread may fill it while nothing is appended; what it wrote counts once `import_` is given these very views."""
+        return tuple(layer.room(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
 
     @torch.inference_mode()
     def import_(self, tokens: TokenRange) -> None:

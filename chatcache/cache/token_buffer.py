@@ -52,10 +52,15 @@ class TokenBuffer:
         return self._data[start:stop]
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Put `rows` at `[start, start + len(rows))`. Rows before `start` are kept, rows behind are not."""
+        """Put `rows` at `[start, start + len(rows))`. Rows before `start` are kept, rows behind are not.
+
+        Rows that were put there before, through the view that `rows` gives, are not copied again.
+        """
         stop = start + rows.shape[0]
         self.reserve(start, stop)
-        _copy(self._data[start:stop], rows)
+        target = self._data[start:stop]
+        if not target.is_set_to(rows):
+            _copy(target, rows)
 
     def reserve(self, num_kept: int, num_tokens: int) -> None:
         """Make room for `num_tokens` rows, so that writing up to there moves nothing; the first `num_kept` are kept."""
