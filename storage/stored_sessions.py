@@ -1,4 +1,4 @@
-"""`StoredSessions`: sessions as wholes: made, listed, searched, changed, deleted, copied, taken in. Part of `ChatStore`."""
+"""`StoredSessions`: sessions as wholes: made, listed, searched, changed, deleted, copied. Part of `ChatStore`."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from chatcache.errors import ChatCacheError
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
+from chatcache.ui.file_texts import FileTexts
 from chatcache.ui.panel_texts import PanelTexts
 from chatcache.ui.writing_texts import WritingTexts
-from storage.transfer import ImportOutcome
 
 
-class Texts(PanelTexts, WritingTexts):
+class Texts(PanelTexts, WritingTexts, FileTexts):
     """English. Another language is a subclass that says everything anew; a test holds it to that."""
 
     LANGUAGE = "en"
@@ -65,7 +65,6 @@ class Texts(PanelTexts, WritingTexts):
     TITLE = "Title"
     SAVE_TITLE = "Save title"
     CANCEL = "Cancel"
-    UNTITLED = "Untitled chat"
 
     SPANS: ClassVar[Mapping[Span, str]] = {
         Span.PINNED: "Pinned",
@@ -166,24 +165,6 @@ class Texts(PanelTexts, WritingTexts):
     def deleted(self, title: str) -> str:
         return f"“{title or self.UNTITLED}” is in the bin."
 
-    def imported(self, title: str, outcome: ImportOutcome) -> str:
-        name = f"“{title or self.UNTITLED}”"
-        match outcome:
-            case ImportOutcome.ADDED:
-                return f"{name} was imported."
-            case ImportOutcome.RESTORED:
-                return f"{name} was in the bin and is back, as it was."
-            case ImportOutcome.REPLACED:
-                return f"{name} was imported; the chat that was here before is in the bin."
-            case ImportOutcome.SKIPPED:
-                return f"{name} is here already; nothing was changed."
-
-    def imported_files(self, num_added: int, num_known: int, num_refused: int) -> str:
-        known = f" {self.number(num_known)} were here already." if num_known else ""
-        refused = f" {self.number(num_refused)} were refused." if num_refused else ""
-        total = self.number(num_added + num_known + num_refused)
-        return f"{self.number(num_added)} of {total} chats were imported.{known}{refused}"
-
     def refused(self, error: ChatCacheError) -> str:
         """What an error of the service means to the person."""
         return str(error)
@@ -191,14 +172,6 @@ class Texts(PanelTexts, WritingTexts):
     def refused_setting(self, name: str, error: ChatCacheError) -> str:
         """Why the setting of this name, which the error's message begins with, cannot be what was typed."""
         return f"{self.SETTING_NAMES[name]}{str(error).removeprefix(name)}"
-
-    def not_imported(self, file_name: str, reason: str) -> str:
-        return f"“{file_name}”: {reason}"
-
-    NO_CHAT_FILE = "A chat’s file is one that was exported as JSON. Nothing was imported."
-
-    def file_too_large(self, most_bytes: int) -> str:
-        return f"A chat’s file may have at most {self.size(most_bytes)}. Nothing was imported from it."
 
     def status(self, event: StatusEvent) -> str:
         """What a running turn is doing; empty once it writes, for then the text speaks."""
