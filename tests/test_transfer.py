@@ -24,7 +24,7 @@ from storage.transfer import (
     import_chat,
     read_json,
 )
-from storage.transfer_json import MAX_NOTES, MORE_NOTES
+from storage.transfer_fields import MAX_NOTES, MORE_NOTES
 
 ME, OTHER = "me", "somebody else"
 CODE = "Look:\n\n```python\nprint('$x$')\n```\n\nand $\\frac{1}{2}$, \\[ e^{i\\pi} \\]\n\t| a | b |"
