@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from bench.subjects import BenchError
 PACKAGE = "llama-cpp-python==0.3.36"
 INSTALL_TIMEOUT_S = 1800
 CONTEXT_TOKENS = 8192
+
+_MOST_SAID = 600
+"""Characters of what an installer or a worker said that are shown when it fails."""
 
 _WORKER = Path(__file__).parent / "llama_cpp_worker.py"
 
@@ -37,7 +42,8 @@ def ensure_installed(environment: Path) -> Path:
         for command in ([sys.executable, "-m", "venv", str(environment)], install):
             done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, env=settings)
             if done.returncode != 0:
-                raise BenchError(f"{PACKAGE} could not be installed: {(done.stderr or done.stdout)[-600:].strip()}")
+                said = (done.stderr or done.stdout).strip()[-_MOST_SAID:]
+                raise BenchError(f"{PACKAGE} could not be installed: {said}")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"{PACKAGE} could not be installed: {error}") from error
     return python
@@ -50,13 +56,11 @@ class LlamaCpp:
 
     def __init__(self, python: Path, gguf_file: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        arguments = [python, _WORKER, gguf_file, str(torch.get_num_threads()), str(CONTEXT_TOKENS)]
+        # -P: else this module, beside the worker, would be found there in place of the package of its name.
+        arguments = [python, "-P", _WORKER, gguf_file, torch.get_num_threads(), CONTEXT_TOKENS]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - open until `close`
         self._process = subprocess.Popen(
-            list(map(str, arguments)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            list(map(str, arguments)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True
         )
 
     def read(self, text: str) -> float:
@@ -67,15 +71,22 @@ class LlamaCpp:
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
+        self._said.close()
 
     def _ask(self, command: dict[str, Any]) -> float:
-        """Tokens per second."""
+        """Tokens per second. Raises BenchError with what the worker said last if it has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        answer = ""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
         if not answer:
-            raise BenchError(f"llama.cpp ended with status {self._process.wait()}.")
+            raise BenchError(f"llama.cpp ended with status {self._process.wait()}: {self._last_said()}")
         done = json.loads(answer)
         return float(done["num_tokens"] / done["seconds"])
+
+    def _last_said(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode("utf-8", "replace").strip()[-_MOST_SAID:]

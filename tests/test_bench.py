@@ -117,6 +117,7 @@ for line in sys.stdin:
     number = len(command["read"]) if "read" in command else command["write"]
     print(json.dumps({"seconds": 0.5, "num_tokens": number}), flush=True)
     if number == 7:
+        sys.stderr.write("no memory left")
         sys.exit(3)
 """
 
@@ -132,8 +133,21 @@ def test_llama_cpp_is_asked_in_a_process_of_its_own_and_its_end_is_told(
     assert subject.read("Hello there") == 2 * num_tokens
     assert subject.write(32) == 64
     assert subject.write(7) == 14
-    with pytest.raises(BenchError, match="status 3"):
-        subject.write(8)
+    for _ in range(2):
+        with pytest.raises(BenchError, match="status 3: no memory left"):
+            subject.write(8)
+    subject.close()
+
+
+def test_the_worker_finds_the_package_and_not_the_module_of_its_name_beside_it(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "llama_cpp.py"
+    package.write_text("import sys\nsys.exit('the package was found')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    subject = llama_cpp.LlamaCpp(Path(sys.executable), tmp_path / "model.gguf", tiny_llama.tokenizer)
+    with pytest.raises(BenchError, match="the package was found"):
+        subject.read("Hello there")
     subject.close()
 
 
