@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench import lookup, page, quality, resume, sessions, sight, speed, turns
+from bench import lookup, page, quality, resume, sessions, sight, speed, startup, turns
 from bench.line import Line
 from bench.workbench import Workbench
 
@@ -23,4 +23,5 @@ ROWS: dict[str, Row] = {
     "sessions": sessions.measure_sessions,
     "page": page.measure_page,
     "sight": sight.measure_sight,
+    "startup": startup.measure_startup,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -108,6 +109,24 @@ def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tin
     assert lines
     assert all(line.ours >= 0 for line in lines)
     assert name == "quality" or any(line.ratios for line in lines)
+
+
+@pytest.mark.slow
+def test_a_start_is_measured_beside_the_imports_alone(tiny_bench: Workbench, tmp_path: Path) -> None:
+    peer = tiny_bench.peers[0]
+    peer._model.save_pretrained(tmp_path / "tiny")
+    tiny_bench.tokenizer.save_pretrained(tmp_path / "tiny")
+    config = ServiceConfig(model=str(tmp_path / "tiny"), data_dir=tmp_path / "data")
+    (line,) = ROWS["startup"](dataclasses.replace(tiny_bench, config=config))
+    assert line.ours > line.others["the imports"] > 0
+    assert line.ratios[0].value == pytest.approx(line.ours / line.others["the imports"])
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_is_told_with_what_was_said(tiny_bench: Workbench, tmp_path: Path) -> None:
+    config = ServiceConfig(model=str(tmp_path / "nosuch"), data_dir=tmp_path / "data")
+    with pytest.raises(BenchError, match="nosuch"):
+        list(ROWS["startup"](dataclasses.replace(tiny_bench, config=config)))
 
 
 WORKER = """
