@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import ipaddress
 import os
 import signal
@@ -133,6 +134,9 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
+    # What is made until the page is there stays. Looking through it for garbage again and again, which there is hardly
+    # any of, would be a fifth of the start; and it need not be looked through later either.
+    gc.disable()
     from chatcache.chat import ChatService
     from chatcache.ui.app import PageServer
 
@@ -144,6 +148,8 @@ def _serve(config: ServiceConfig, address: Address) -> None:
             PageServer(service, host=address.host, port=address.port)
         except OSError as error:  # another program was quicker between the probe and here
             raise _cannot_listen(address, error) from error
+        gc.freeze()
+        gc.enable()
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
         stop.wait()
         _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored

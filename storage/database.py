@@ -1,36 +1,31 @@
-"""The database in a data directory: engine, migrations, transactions.
+"""The database in a data directory: engine, transactions, and that its tables are those of this version.
 
-Knows SQLite's settings. Does not know what the tables mean. What is specific to SQLite stands in this module and in
-`text_index` alone, so that another engine needs another `open` and nothing else.
+Knows SQLite's settings. Does not know what the tables mean. What is specific to SQLite stands in this module,
+in `migration` and in `text_index` alone, so that another engine needs another `open` and little else.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import filelock
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session as DbSession
 
 from storage.data_dir import ensure_private_file, lock_data_dir, unusable
 from storage.errors import DatabaseClosedError, DatabaseError, DataDirError, DiskFullError
 from storage.folding import fold
+from storage.migration import migrate, newest_revision, revision_of
 from storage.text_index import ensure_text_index
 
 DATABASE_NAME = "chats.db"
 BUSY_TIMEOUT_S = 30.0
-MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class Database:
@@ -69,7 +64,8 @@ class Database:
                 ensure_private_file(path)
                 engine = _make_engine(path)
                 on_error.callback(engine.dispose)
-                _migrate(engine, path)
+                with engine.execution_options(begin_immediate=True).begin() as connection:
+                    migrate(connection, path)
                 with engine.execution_options(begin_immediate=True).begin() as connection:
                     has_text_index = ensure_text_index(connection)
             except OSError as error:
@@ -97,8 +93,8 @@ class Database:
         engine = _make_engine(path, reads_only=True)
         try:
             with engine.connect() as connection:
-                current = MigrationContext.configure(connection).get_current_revision()
-            if current != ScriptDirectory.from_config(migration_config()).get_current_head():
+                current = revision_of(connection)
+            if current != newest_revision():
                 raise DataDirError(f"The database {path} is of another version of chatcache than this command.")
         except DBAPIError as error:
             engine.dispose()
@@ -187,51 +183,6 @@ def configure(engine: Engine, *pragmas: str) -> None:
 
 def _fold(value: Any) -> Any:
     return fold(value) if isinstance(value, str) else value
-
-
-def migration_config() -> Config:
-    """Alembic's configuration, without a file. `attributes["connection"]` is to be set by the caller."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    return config
-
-
-def _migrate(engine: Engine, path: Path) -> None:
-    config = migration_config()
-    scripts = ScriptDirectory.from_config(config)
-    head = scripts.get_current_head()
-    with engine.execution_options(begin_immediate=True).begin() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-        if current == head:
-            return
-        if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
-            raise DataDirError(
-                f"The database {path} was written by a newer version of chatcache. It was left as it is. "
-                "Update chatcache, or choose another folder with --data-dir."
-            )
-        if inspect(connection).get_table_names():
-            _keep_copy(path, path.with_name(f"{path.stem}-before-{head}{path.suffix}"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-
-
-def _keep_copy(path: Path, copy: Path) -> None:
-    """Copy the database to `copy`, whole or not at all. A copy that is there already is the older one: it stays."""
-    if copy.exists():
-        return
-    temporary = copy.with_name(copy.name + ".tmp")
-    with suppress(FileNotFoundError):
-        temporary.unlink()
-    ensure_private_file(temporary)
-    source, target = sqlite3.connect(path), sqlite3.connect(temporary)
-    try:
-        source.backup(target)
-    finally:
-        source.close()
-        target.close()
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(copy)
 
 
 @contextmanager

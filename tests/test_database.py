@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from storage import database as database_module
+from storage import migration
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
 from storage.errors import DatabaseError, DataDirError, DataDirLockedError
@@ -210,8 +211,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     migrations = tmp_path / "migrations"
     versions = migrations / "versions"
     versions.mkdir(parents=True)
-    for file in database_module.MIGRATIONS.rglob("*.py"):
-        (migrations / file.relative_to(database_module.MIGRATIONS)).write_text(file.read_text())
+    for file in migration.MIGRATIONS.rglob("*.py"):
+        (migrations / file.relative_to(migration.MIGRATIONS)).write_text(file.read_text())
     head = revision_of_head()
     later = versions / "9000_later.py"
     later.write_text(
@@ -220,14 +221,29 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def upgrade() -> None:\n"
         "    op.add_column('sessions', sa.Column('colour', sa.Text()))\n"
     )
-    monkeypatch.setattr(database_module, "MIGRATIONS", migrations)
+    monkeypatch.setattr(migration, "MIGRATIONS", migrations)
     return later
 
 
 def revision_of_head() -> str:
-    head = database_module.ScriptDirectory.from_config(database_module.migration_config()).get_current_head()
+    head = ScriptDirectory.from_config(migration.migration_config()).get_current_head()
     assert head is not None
     return head
+
+
+def test_the_newest_revision_is_the_one_that_all_migrations_lead_to(next_version: Path) -> None:
+    assert migration.newest_revision() == revision_of_head() == "9000"
+    next_version.unlink()
+    assert migration.newest_revision() == revision_of_head()
+
+
+def test_a_database_of_this_version_is_opened_without_alembic(tmp_path: Path) -> None:
+    Database.open(tmp_path).close()
+    code = (
+        "import sys, pathlib\nfrom storage.database import Database\n"
+        "Database.open(pathlib.Path(sys.argv[1])).close()\nassert 'alembic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent.parent, check=True)
 
 
 def test_a_copy_of_the_old_database_is_kept_before_a_migration(tmp_path: Path, next_version: Path) -> None:
@@ -269,7 +285,7 @@ def test_a_migration_that_fails_changes_nothing_and_can_be_tried_again(tmp_path:
 
 def test_a_database_of_the_first_version_is_brought_up_to_date_with_its_chats(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / DATABASE_NAME}")
-    config = database_module.migration_config()
+    config = migration.migration_config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
