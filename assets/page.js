@@ -40,6 +40,10 @@
     prependToBox: (text) => setBox(box().value.trim() ? `${text}\n\n${box().value}` : text),
     isTouched: () => window.matchMedia("(pointer: coarse)").matches,
     sourceOf,
+    addressed: () => new URLSearchParams(window.location.search).get("session") ?? "",
+    go: (session, isTemporary = false) => {
+      window.dispatchEvent(new CustomEvent("chatcache-go", { detail: { session, isTemporary } }));
+    },
     copy: async (button) => {
       await copyText(button.dataset.action === "copy-code"
         ? button.closest(".code-block").querySelector("code").textContent

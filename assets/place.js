@@ -1,28 +1,29 @@
-// The tab begins where its address says. From then on the address follows the place.
-const travel = () => {
-  trigger("travelled", { session: new URLSearchParams(window.location.search).get("session") ?? "" });
-};
-let visit = 0;
-watch("value", () => {
-  const here = JSON.parse(props.value);
-  const { session, temporary } = here;
-  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary } }));
+// The address follows the place, but not to a chat that the person has travelled past meanwhile, back or forward.
+const travels = [];
+window.addEventListener("popstate", () => travels.push(window.chatcache.addressed()));
+const follow = (session) => {
+  const reached = travels.indexOf(session);
+  travels.splice(0, reached < 0 ? travels.length : reached + 1);
+  if (travels.length) return;
   const url = new URL(window.location.href);
-  if (here.session) url.searchParams.set("session", here.session);
+  if (session) url.searchParams.set("session", session);
   else url.searchParams.delete("session");
   if (url.href !== window.location.href) window.history.pushState(null, "", url);
-  if (here.visit !== visit) {
-    visit = here.visit;
-    trigger("arrived");
-  }
+};
+let arrival = "";
+watch("value", () => {
+  const { session, visit, temporary } = JSON.parse(props.value);
+  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary } }));
+  follow(session ?? "");
+  if (arrival === `${visit} ${session}`) return;
+  arrival = `${visit} ${session}`;
+  trigger("arrived");
 });
-window.addEventListener("popstate", travel);
-travel();
 
 // A follower may have failed: look again now and then, and when the tab is looked at. A tab that nobody looks at gives
 // its connection back after a while, for a browser has six for all its tabs together.
 const lookAgain = () => {
-  if (visit && !document.hidden) trigger("resumed");
+  if (arrival && !document.hidden) trigger("resumed");
 };
 let leaving = 0;
 setInterval(lookAgain, 15000);

@@ -68,10 +68,12 @@ class ChatService(ChatReading, ChatSessions):
         sampling: Sampling | None = None,
         parent_id: str | None = None,
         request_id: str | None = None,
+        is_first: bool = False,
     ) -> Turn:
         """Add a message at the tip and have it answered. Returns once both rows are stored.
 
-        `parent_id`: the reply the caller believes to be the tip. The same `request_id` gives the same turn.
+        `parent_id`: the reply the caller believes to be the tip; `is_first`: the caller believes that there is none.
+        With neither, any will do. The same `request_id` gives the same turn.
         Raises InvalidInputError, SessionBusyError, StaleTipError, ContextFullError; nothing is stored then.
         """
         text = clean_message(text)
@@ -79,7 +81,7 @@ class ChatService(ChatReading, ChatSessions):
             if (earlier := self._starter.earlier(session, request_id)) is not None:
                 return earlier
             self._refuse_if_busy(session)
-            if parent_id is not None and parent_id != session.tip_id:
+            if (is_first or parent_id is not None) and parent_id != session.tip_id:
                 raise StaleTipError(
                     "This chat has moved on in another window. Nothing was sent; look at it and send again."
                 )

@@ -125,6 +125,19 @@ def test_rollback_computes_nothing_and_select_is_redo(service: ChatService, tiny
     assert texts(service, session.id)[2] == "Two"
 
 
+def test_a_first_message_is_refused_where_another_window_has_sent_one(service: ChatService) -> None:
+    session = service.create_session()
+    first = service.send(session.id, "One", is_first=True, request_id="a")
+    first.result(TIMEOUT_S)
+    with pytest.raises(StaleTipError, match="Nothing was sent"):
+        service.send(session.id, "Me too", is_first=True)
+    assert service.send(session.id, "One", is_first=True, request_id="a").id == first.id, "the same click, once more"
+    assert texts(service, session.id)[::2] == ["One"]
+    service.rollback(session.id)
+    service.send(session.id, "Anew", is_first=True).result(TIMEOUT_S)
+    service.send(session.id, "Whatever was said").result(TIMEOUT_S)
+
+
 def test_each_step_forward_takes_one_roll_back_back(service: ChatService, tiny_llama: LoadedModel) -> None:
     session = service.create_session()
     assert service.undone(session.id) is None

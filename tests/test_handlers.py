@@ -23,7 +23,7 @@ from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
 from chatcache.ui.layout import Page, lay_out
 from chatcache.ui.panel_handlers import PanelHandlers
-from chatcache.ui.place import Place, Seen
+from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
 
@@ -66,7 +66,7 @@ def test_the_place_says_that_a_chat_is_temporary_however_it_was_reached(service:
     actions = Actions(service, page, texts)
     for is_temporary in (True, False):
         session = service.create_session(temporary=is_temporary)
-        moved = actions.go_to(Place().to_json(), gr.EventData(None, {"session": session.id}))
+        moved = actions.go_to(Place().to_json(), Destination(session.id).to_json(), "")
         assert Place.from_json(moved[page.place]) == Place(session.id, visit=1, is_temporary=is_temporary)
 
 

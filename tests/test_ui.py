@@ -24,7 +24,7 @@ from chatcache.ui.follow import Watch, tail
 from chatcache.ui.formulas import render_formula
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, Offer, render_notice
-from chatcache.ui.place import Place, Seen
+from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import View
@@ -508,11 +508,12 @@ PLACES = st.dictionaries(st.sampled_from(["session", "tip", "version", "shown", 
 
 @given(sent=st.one_of(JSON_VALUES, PLACES.map(json.dumps), st.just("[" * 100_000)))
 def test_whatever_a_browser_sends_can_be_read(sent: object) -> None:
-    place, seen = Place.from_json(sent), Seen.from_json(sent)
+    place, seen, destination = Place.from_json(sent), Seen.from_json(sent), Destination.from_json(sent)
     assert Place.from_json(place.to_json()) == place
     assert Seen.from_json(seen.to_json()) == seen
+    assert Destination.from_json(destination.to_json()) == destination
     assert place.num_shown >= 1
-    assert "<" not in place.to_json() + seen.to_json()
+    assert "<" not in place.to_json() + seen.to_json() + destination.to_json()
 
 
 def test_every_move_begins_a_new_visit() -> None:

@@ -16,7 +16,7 @@ from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.ui.file_actions import FileActions
 from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
 from chatcache.ui.layout import Page
-from chatcache.ui.place import Place, Seen
+from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.settings_handlers import SettingsHandlers
 from chatcache.ui.shelf import Shelf
 from chatcache.ui.texts import Texts
@@ -53,24 +53,16 @@ class Actions(Handlers):
     # ------------------------------------------------------------ where the tab is
 
     @said_if_refused
-    def go_to(self, sent: object, event: gr.EventData) -> Updates:
-        """Another chat: one that was clicked, or the one in the address."""
-        place, session_id = Place.from_json(sent), told(event, "session") or None
+    def go_to(self, sent: object, sent_destination: object, sent_shelf: object) -> Updates:
+        """Another chat: one that was clicked, the one in the address, or a new one."""
+        place, destination = Place.from_json(sent), Destination.from_json(sent_destination)
         ticket = {self._page.ticket: _new_ticket()}
+        if destination.session_id is None:
+            ticket |= self._back_to_chats(sent_shelf)
         try:
-            if session_id is not None:
-                self._service.get_session(session_id)
+            return self.go(place, destination.session_id, is_temporary=destination.is_temporary) | ticket
         except NotFoundError:
             return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
-        return self.go(place, session_id) | ticket
-
-    @said_if_refused
-    def new_chat(self, sent: object, sent_shelf: object) -> Updates:
-        return self.go(Place.from_json(sent), None) | self._back_to_chats(sent_shelf)
-
-    @said_if_refused
-    def new_temporary_chat(self, sent: object, sent_shelf: object) -> Updates:
-        return self.go(Place.from_json(sent), None, is_temporary=True) | self._back_to_chats(sent_shelf)
 
     # ------------------------------------------------------------------ the chat
 
@@ -83,9 +75,15 @@ class Actions(Handlers):
         done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
         if place.session_id is None:
             return done | self._begin(place, ticket, text, *form)
-        tip_id = seen.tip_id if seen.session_id == place.session_id else None
         self._settings.keep(place, place.session_id, *form)
-        self._service.send(place.session_id, text, parent_id=tip_id, request_id=ticket or None)
+        has_seen = seen.session_id == place.session_id
+        self._service.send(
+            place.session_id,
+            text,
+            parent_id=seen.tip_id if has_seen else None,
+            request_id=ticket or None,
+            is_first=has_seen and seen.tip_id is None,
+        )
         return done
 
     def _begin(self, place: Place, ticket: str, text: str, *form: Any) -> Updates:

@@ -48,15 +48,19 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
 
     changed = [getattr(page, name) for name in CHANGED_BY_ACTIONS]
 
+    # Where it goes is read when its turn has come: Gradio repeats the first click for the last one, but not its values.
+    page.destination.chosen(
+        actions.go_to, [place, page.destination, page.shelf], changed, trigger_mode="always_last", **QUIET
+    )
+    for button, is_temporary in ((page.new_chat, "false"), (page.new_temporary_chat, "true")):
+        begin = f"() => {{ window.chatcache.go('', {is_temporary}); }}"
+        button.click(None, js=begin, show_progress="hidden", api_visibility="private")
+
     def on(trigger: Any, handler: Callable[..., Any], *inputs: Any) -> None:
         trigger(handler, list(inputs), changed, **QUIET)
 
-    on(page.chats.go, actions.go_to, place)
     on(page.chats.act, lists.act, place, page.shelf)
     on(page.bin.click, lists.turn, page.shelf)
-    on(place.travelled, actions.go_to, place)
-    on(page.new_chat.click, actions.new_chat, place, page.shelf)
-    on(page.new_temporary_chat.click, actions.new_temporary_chat, place, page.shelf)
     form = (page.settings.loaded, *page.settings.fields)
     on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
     on(page.stop.click, actions.stop, place)

@@ -13,7 +13,7 @@ from chatcache.reports import ModelInfo
 from chatcache.ui.composer_html import render_attach, render_help, render_skip_link
 from chatcache.ui.editor import render_editors
 from chatcache.ui.notice import render_offline
-from chatcache.ui.place import Place, Seen
+from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.settings_panel import SettingsPanel
 from chatcache.ui.shelf import Shelf
 from chatcache.ui.shortcuts import render_shortcuts
@@ -29,6 +29,7 @@ class Page:
     """The components that events read or write."""
 
     place: gr.HTML
+    destination: gr.HTML
     seen: gr.HTML
     ticket: gr.HTML
     new_chat: gr.Button
@@ -91,6 +92,9 @@ def _lay_out_state() -> dict[str, Any]:
     """What the browser holds for the server."""
     return {
         "place": gr.HTML(Place().to_json(), html_template="", js_on_load=script("place"), elem_id="place"),
+        "destination": gr.HTML(
+            Destination().to_json(), html_template="", js_on_load=script("destination"), elem_id="destination"
+        ),
         "seen": gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen"),
         "ticket": gr.HTML("", html_template="", js_on_load=None, elem_id="ticket"),
     }

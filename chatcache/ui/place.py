@@ -1,7 +1,7 @@
 """What a browser tab holds and sends back: ids and counts only.
 
-`Place` is where the tab is; only what a person does moves it. `Seen` is what the tab shows of it; only the follower
-writes that. So neither can undo the other.
+`Place` is where the tab is; only what a person does moves it. `Destination` is where the person wants to go; only the
+browser writes that. `Seen` is what the tab shows; only the follower writes that. So none can undo another.
 """
 
 from __future__ import annotations
@@ -55,6 +55,23 @@ class Place:
             visit=count(data.get("visit"), default=0),
             is_temporary=data.get("temporary") is True,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a person wants to go: to a session, or (None) to the beginning of a new one, which is temporary or not."""
+
+    session_id: str | None = None
+    is_temporary: bool = False
+
+    def to_json(self) -> str:
+        return to_json({"session": self.session_id, "temporary": self.is_temporary})
+
+    @classmethod
+    def from_json(cls, sent: object) -> Destination:
+        """From what a browser sent; whatever is not understood takes its default."""
+        data = from_json(sent)
+        return cls(text(data.get("session")), data.get("temporary") is True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,166 @@
+"""Tabs whose person is quicker than the page, and tabs that have not seen yet what another did, in a real Chromium."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browser import SHORT, Site, box, button, open_chat, replies, say, session_in_address
+from playwright.sync_api import BrowserContext, Page, expect
+
+pytestmark = pytest.mark.browser
+
+MOVED_ON = "moved on in another window"
+
+
+@pytest.fixture
+def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets every look at a chat take a while from now on."""
+    get_session = site.service.get_session
+
+    def late(session_id: str) -> Any:
+        time.sleep(0.4)
+        return get_session(session_id)
+
+    return lambda: monkeypatch.setattr(site.service, "get_session", late)
+
+
+@pytest.fixture
+def hear(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Until it is called, no tab hears of any change after it was opened."""
+    wait_for_change, hears = site.service.wait_for_change, threading.Event()
+
+    def deaf(session_id: str, since: int, timeout_s: float) -> int:
+        return wait_for_change(session_id, since, timeout_s) if hears.wait(0.2) else since
+
+    monkeypatch.setattr(site.service, "wait_for_change", deaf)
+    return hears.set
+
+
+def chat_links(page: Page, *titles: str) -> list[Any]:
+    chats = page.get_by_role("list", name="Chats")
+    return [chats.get_by_role("link", name=title) for title in titles]
+
+
+def wait_for_the_reply(page: Page, site: Site, session_id: str) -> None:
+    while site.service.active_turn(session_id) is not None:
+        page.wait_for_timeout(50)
+
+
+# --------------------------------------------------------------------- moving
+
+
+def test_of_chats_that_are_clicked_quickly_the_last_one_is_shown(
+    page: Page, site: Site, slow: Callable[[], None]
+) -> None:
+    sessions = [open_chat(page, site, SHORT, f"Chat number {number}.") for number in (1, 2, 3)]
+    first, second, third = chat_links(page, "Chat number 1.", "Chat number 2.", "Chat number 3.")
+    expect(third).to_have_attribute("aria-current", "page")
+    slow()
+    first.click()
+    second.click()
+    expect(second).to_have_attribute("aria-current", "page")
+    expect(page.get_by_role("article", name="You")).to_have_text("Chat number 2.")
+    page.wait_for_url(site.address(sessions[1]))
+    third.click()
+    first.click()
+    button(page, "New chat").click()
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    page.wait_for_timeout(1500)  # whatever is still on its way has come
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    assert "session=" not in page.url
+
+
+def test_back_pressed_twice_quickly_goes_back_twice_and_forward_leads_to_what_lay_between(
+    page: Page, site: Site, slow: Callable[[], None]
+) -> None:
+    names = [f"Place number {number}." for number in (1, 2, 3)]
+    sessions = []
+    for name in names:
+        session = site.service.create_session(sampling=SHORT)
+        site.service.send(session.id, name).result(60)
+        sessions.append(session.id)
+    page.goto(site.address(sessions[0]))
+    for session_id, link in zip(sessions[1:], chat_links(page, *names[1:]), strict=True):
+        link.click()
+        page.wait_for_url(site.address(session_id))
+    expect(page.get_by_role("article", name="You")).to_have_text(names[2])
+    slow()
+    page.evaluate("() => { history.back(); setTimeout(() => history.back(), 100); }")
+    expect(page.get_by_role("article", name="You")).to_have_text(names[0])
+    page.wait_for_timeout(1000)  # whatever is still on its way has come
+    expect(page.get_by_role("article", name="You")).to_have_text(names[0])
+    assert session_in_address(page) == sessions[0]
+    page.go_forward()
+    expect(page.get_by_role("article", name="You")).to_have_text(names[1])
+    assert session_in_address(page) == sessions[1]
+
+
+# ----------------------------------------------------------------- two windows
+
+
+def test_what_is_sent_into_a_chat_that_looked_empty_is_refused_where_another_tab_has_sent(
+    page: Page, context: BrowserContext, site: Site, hear: Callable[[], None]
+) -> None:
+    session_id, other = open_chat(page, site, SHORT), context.new_page()
+    other.goto(site.address(session_id))
+    expect(other.get_by_text("What would you like to talk about?")).to_be_visible()
+    say(page, "One.")
+    expect(box(page)).to_have_value("")
+    wait_for_the_reply(page, site, session_id)
+    say(other, "Two.")
+    expect(other.get_by_role("alert")).to_contain_text(MOVED_ON)
+    expect(box(other)).to_have_value("Two.")
+    assert [message.text for message in site.service.messages(session_id)[::2]] == ["One."]
+    hear()
+    expect(replies(other)).to_have_count(1)
+    box(other).press("Enter")
+    expect(replies(page)).to_have_count(2)
+    assert [message.text for message in site.service.messages(session_id)[::2]] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(("edited", "moved"), [("Edit message", "Roll back"), ("Edit reply", "Regenerate")])
+def test_an_edit_of_what_another_tab_has_moved_away_from_is_refused_and_its_text_kept(
+    page: Page, context: BrowserContext, site: Site, hear: Callable[[], None], edited: str, moved: str
+) -> None:
+    session_id, other = open_chat(page, site, SHORT, "One.", "Two."), context.new_page()
+    other.goto(site.address(session_id))
+    button(other, edited).last.click()
+    editor = other.get_by_role("textbox", name=edited)
+    editor.fill("Written anew")
+    tip_id = site.service.get_session(session_id).tip_id
+    button(page, moved).click()
+    while site.service.get_session(session_id).tip_id == tip_id or site.service.active_turn(session_id) is not None:
+        page.wait_for_timeout(50)
+    before = site.service.get_session(session_id)
+    editor.press("Control+Enter")
+    expect(other.get_by_role("alert")).to_contain_text(MOVED_ON)
+    expect(editor).to_have_value("Written anew")
+    assert site.service.get_session(session_id) == before
+    hear()
+    expect(editor).to_have_count(0)
+    expect(box(other)).to_have_value("Written anew")
+
+
+def test_an_edit_that_was_refused_is_saved_once_the_tab_shows_what_the_other_one_did(
+    page: Page, context: BrowserContext, site: Site, hear: Callable[[], None]
+) -> None:
+    session_id, other = open_chat(page, site, SHORT, "One."), context.new_page()
+    other.goto(site.address(session_id))
+    button(other, "Edit message").click()
+    editor = other.get_by_role("textbox", name="Edit message")
+    editor.fill("Uno.")
+    say(page, "Two.")
+    expect(box(page)).to_have_value("")
+    wait_for_the_reply(page, site, session_id)
+    button(other, "Save and send").click()
+    expect(other.get_by_role("alert")).to_contain_text(MOVED_ON)
+    hear()
+    expect(replies(other)).to_have_count(2)
+    expect(editor).to_have_value("Uno.")
+    button(other, "Save and send").click()
+    expect(replies(page)).to_have_count(1)
+    assert site.service.messages(session_id)[0].text == "Uno."
