@@ -122,6 +122,13 @@ def session_in_address(page: Page) -> str:
     return match[1]
 
 
+def end_reply(site: Site, session_id: str) -> None:
+    """Stop what is being written, if it has not ended by itself: a click on Stop could come too late."""
+    if (turn := site.service.active_turn(session_id)) is not None:
+        turn.stop()
+        turn.result(60)
+
+
 def shown_text(page: Page) -> str:
     """The last reply as it stands, without what the page adds."""
     return replies(page).last.locator(".prose").inner_text()

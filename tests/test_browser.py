@@ -19,6 +19,7 @@ from browser import (
     Site,
     box,
     button,
+    end_reply,
     open_chat,
     replies,
     say,
@@ -47,8 +48,7 @@ def test_a_first_message_is_streamed_answered_and_gets_an_address(page: Page, si
     expect(replies(page).locator(".prose")).not_to_be_empty()
     page.wait_for_url("**?session=*")
     session_id = session_in_address(page)
-    if button(page, "Stop").is_visible():
-        button(page, "Stop").click()
+    end_reply(site, session_id)
     expect(button(page, "Regenerate")).to_be_visible()
     assert site.service.messages(session_id)[0].text == "Say hello.\nIn two lines."
     chats = page.get_by_role("list", name="Chats")
@@ -189,7 +189,7 @@ def test_new_chat_leaves_the_old_one_in_the_list(page: Page, site: Site) -> None
     assert session_in_address(page) == session_id
     page.go_back()
     expect(page.get_by_role("article", name="You")).to_have_text("About whales, please.")
-    site.service.active_turn(session_in_address(page)) and button(page, "Stop").click()
+    end_reply(site, session_in_address(page))
 
 
 def test_reloading_in_mid_reply_shows_the_text_so_far_and_goes_on(page: Page, site: Site) -> None:
@@ -328,8 +328,7 @@ def test_the_address_leads_to_a_chat_while_its_first_reply_is_written(page: Page
     assert site.service.active_turn(session_id) is not None
     page.reload()
     expect(page.get_by_role("article", name="You")).to_have_text(STORY)
-    if site.service.active_turn(session_id):
-        button(page, "Stop").click()
+    end_reply(site, session_id)
     expect(button(page, "Roll back")).to_be_visible()
 
 
@@ -338,7 +337,7 @@ def test_a_chat_begun_here_and_deleted_is_named_and_comes_back(page: Page, site:
     say(page, "Say hello to the lighthouse keeper.")
     page.wait_for_url("**?session=*")
     session_id = session_in_address(page)
-    site.service.active_turn(session_id) and button(page, "Stop").click()
+    end_reply(site, session_id)
     expect(button(page, "Regenerate")).to_be_visible()
     button(page, "Delete").click()
     expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from browser import SCREENSHOTS, SHORT, Site, box, button, open_chat, replies, say, session_in_address
+from browser import SCREENSHOTS, SHORT, Site, box, button, end_reply, open_chat, replies, say, session_in_address
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from chatcache.stats import Sampling
@@ -282,7 +282,7 @@ def test_a_temporary_chat_says_so_is_in_no_list_and_leaves_nothing(page: Page, s
     say(page, "Keep this to yourself.")
     expect(replies(page)).to_have_count(1)
     session_id = session_in_address(page)
-    site.service.active_turn(session_id) and button(page, "Stop").click()
+    end_reply(site, session_id)
     expect(button(page, "Regenerate")).to_be_visible()
     page.reload()
     expect(page.get_by_role("article", name="You")).to_have_text("Keep this to yourself.")
