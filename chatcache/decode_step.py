@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from chatcache.cache.attention import States, attend_by_matrices, attend_single_tokens, suits_matrices
 from chatcache.cache.session_cache import SessionCache
+from chatcache.step_threads import StepThreads
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
 Linear = Callable[[Tensor], Tensor]
@@ -82,6 +83,7 @@ class DecodeStep:
         self._scaling: float = attention.scaling
         self._num_key_heads: int = model.config.num_key_value_heads
         self._layers = [_layer(*each) for each in zip(decoder.layers, projections, strict=True)]
+        self._threads = StepThreads(1 if model.device.type != "cpu" else None)
         half = torch.ones(self._head_dim // 2, dtype=model.dtype, device=model.device)
         self._signs = torch.cat([-half, half])
 
@@ -103,6 +105,11 @@ class DecodeStep:
         `advance` is left to the caller. After an exception a cache may hold the tokens in some layers only, as after
         one in the library's modules.
         """
+        num_held = sum(held.num_tokens for held in caches)
+        with self._threads.chosen(sum(map(len, token_ids)), num_held):
+            return self._logits(token_ids, caches)
+
+    def _logits(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache]) -> Tensor:
         device = self._signs.device
         feeds = [_Feed.of(held, len(ids)) for held, ids in zip(caches, token_ids, strict=True)]
         positions = [feed.start + i for feed in feeds for i in range(feed.num_tokens)]

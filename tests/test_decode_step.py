@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,3 +222,22 @@ def test_a_failure_within_a_step_leaves_caches_that_can_be_repaired() -> None:
     layer.update = update
     assert held.repair() == 10
     assert torch.equal(by_step(step, [held], [7]), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_tokens", [1, 5])
+@pytest.mark.parametrize("num_held", [300, 1100])
+@pytest.mark.parametrize("form", ["full", "int8", "int4"])
+def test_the_number_of_threads_changes_no_bit(
+    embedded_model_dir: Path, form: str, num_held: int, num_tokens: int
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(embedded_model_dir, dtype=torch.bfloat16).eval()
+    step = make_step(model, form)
+    held = filled(model, num_held)
+    logits = []
+    for num_threads in (1, 2):  # made where torch had one, the step leaves the number alone
+        torch.set_num_threads(num_threads)
+        logits.append(step([random_ids(num_tokens)], [held]))
+        held.repair()
+    torch.set_num_threads(1)
+    assert torch.equal(*logits)
