@@ -35,7 +35,7 @@ from chatcache.ui.view import View, load_view
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
-UPDATE_INTERVAL_S = 0.1
+UPDATE_INTERVAL_S = 0.15
 CHANGE_TIMEOUT_S = 2.0
 """How long a look for changes may hold its thread: so long, at most, does a server that ends wait for it."""
 
