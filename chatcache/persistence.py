@@ -36,6 +36,8 @@ from storage.segment_store import SegmentStore
 
 logger = logging.getLogger(__name__)
 
+NUM_READERS = 3
+"""Two keep two cores busy with checksums while a third waits for the file system."""
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
 
@@ -68,7 +70,7 @@ class Persistence:
         self._writer = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="chatcache-writer", initializer=yield_to_others
         )
-        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="chatcache-reader")
+        self._readers = ThreadPoolExecutor(max_workers=NUM_READERS, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
         self._pending = PendingSaves()
         self._stored = StoredTokens(store, self._forms, self._pending)

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 STEP_S = 0.05
 """How long a step may take: so long do other turns wait for it."""
-READ_AHEAD = 4
-"""How many pieces are read while one is taken in. A piece has 8 MiB at most."""
+READ_AHEAD = 6
+"""How many pieces are read while one is taken in. A piece has 8 MiB at most; most are read to where they will stay."""
 
 
 class Room:
