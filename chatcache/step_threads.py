@@ -38,7 +38,7 @@ class StepThreads:
         if self._num_threads == 1:
             yield
             return
-        alike = (num_tokens, num_held_tokens.bit_length())
+        alike = ((num_tokens - 1).bit_length(), num_held_tokens.bit_length())
         trial = self._trials.setdefault(alike, _Trial(self._num_threads))
         num_threads = trial.next()
         torch.set_num_threads(num_threads)

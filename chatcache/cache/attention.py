@@ -26,9 +26,10 @@ _MAX_QUERY_TOKENS = 16
 """Above this, the library's way is as fast: the copies are paid for by many rows."""
 
 
-_JOINED_FROM_TOKENS = 1024
+_JOINED_FROM_TOKENS = 512
 _JOINED_UP_TO_HEADS = 4
-"""Where one multiplication over all key heads beats the kernel: it computes each head's part for every head."""
+"""Where one multiplication over all key heads, by one thread, beats the kernel: it computes each head's part for every
+head. Several threads mostly wait for each other in it; see `StepThreads`."""
 
 MAX_SCORES = 2**24
 """More would take too much memory: the kernel holds none."""
