@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from storage import chat_search, text_index
 from storage.chat_search import MOST_TERMS, ChatSearch, terms_of
 from storage.chat_store import ChatStore
-from storage.database import DATABASE_NAME, Database, migration_config
+from storage.database import DATABASE_NAME, Database
 from storage.errors import DatabaseError
 from storage.excerpt import Piece, excerpt_of, marked
 from storage.folding import fold
+from storage.migration import migration_config
 from storage.models import EPOCH
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus, Role, SessionTree
 from storage.text_index import TABLE
