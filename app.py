@@ -155,6 +155,7 @@ def _serve(config: ServiceConfig, address: Address) -> None:
         _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
         _say("Stopping; replies that are being written are kept as far as they are …")
     finally:
+        gc.enable()
         service.close()
 
 

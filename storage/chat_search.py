@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Text, and_, func, or_, select, tru
 from sqlalchemy.orm import InstrumentedAttribute
 
 from storage.database import Database
-from storage.errors import DatabaseError, DiskFullError
+from storage.errors import DatabaseClosedError, DatabaseError, DiskFullError
 from storage.excerpt import Excerpt, excerpt_of, marked
 from storage.folding import fold
 from storage.models import MessageRow, SessionRow
@@ -117,17 +117,14 @@ class ChatSearch:
         search = _Search(owner, tuple(terms), deleted=deleted, limit=limit, offset=offset)
         if self._database.has_text_index:
             try:
-                return self._find_with_index(search)
+                return self._find_with_index_made_anew(search)
+            except DatabaseClosedError:
+                raise
             except DiskFullError:
                 logger.warning("The disk is too full to bring the text index up to date")
-            except DatabaseError as error:
-                logger.warning("The text index is damaged and made anew: %s", error)
-                try:
-                    self.remake_index()
-                    return self._find_with_index(search)
-                except DatabaseError:
-                    logger.warning("The text index cannot be made anew; searching reads the texts", exc_info=True)
-                    self._database.has_text_index = False
+            except DatabaseError:
+                logger.warning("The text index cannot be made anew; searching reads the texts", exc_info=True)
+                self._database.has_text_index = False
         return self._find(search, has_text_index=False)
 
     def bring_index_up_to_date(self) -> None:
@@ -143,6 +140,17 @@ class ChatSearch:
         """An index in the place of the one that is there."""
         with self._database.write() as db:
             remake_text_index(db.connection())
+
+    def _find_with_index_made_anew(self, search: _Search) -> tuple[FoundSession, ...]:
+        """With the index as it is, or else with a new one."""
+        try:
+            return self._find_with_index(search)
+        except (DatabaseClosedError, DiskFullError):
+            raise
+        except DatabaseError as error:
+            logger.warning("The text index is damaged and made anew: %s", error)
+            self.remake_index()
+            return self._find_with_index(search)
 
     def _find_with_index(self, search: _Search) -> tuple[FoundSession, ...]:
         self.bring_index_up_to_date()

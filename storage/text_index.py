@@ -134,7 +134,9 @@ def _drop_index(connection: Connection) -> None:
     except DBAPIError:
         # FTS5 refuses to open what is damaged, and so to drop it: it is forgotten, and what it lay in is dropped.
         connection.exec_driver_sql("PRAGMA writable_schema = ON")
-        connection.execute(text("DELETE FROM sqlite_master WHERE name = :name"), {"name": TABLE})
-        connection.exec_driver_sql("PRAGMA writable_schema = RESET")
+        try:
+            connection.execute(text("DELETE FROM sqlite_master WHERE name = :name"), {"name": TABLE})
+        finally:
+            connection.exec_driver_sql("PRAGMA writable_schema = RESET")
     for shadow in _SHADOWS:
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}_{shadow}")

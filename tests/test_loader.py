@@ -214,6 +214,17 @@ def test_the_digest_of_a_large_file_is_remembered_until_the_file_changes(
     assert len(read) == 3
 
 
+@pytest.mark.parametrize("entry", ["x", [], {"sha256": "0"}, None, "stamp only"])
+def test_a_memory_of_digests_that_holds_anything_else_costs_time_only(tmp_path: Path, entry: object) -> None:
+    large, memory = tmp_path / "large.bin", tmp_path / "digests.json"
+    large.write_bytes(b"a" * 100)
+    expected = FileDigests(memory, always_read_bytes=10).sha256(large)
+    known = json.loads(memory.read_text())
+    known[str(large)] = {"stamp": known[str(large)]["stamp"]} if entry == "stamp only" else entry
+    memory.write_text(json.dumps(known))
+    assert FileDigests(memory, always_read_bytes=10).sha256(large) == expected
+
+
 def test_a_small_file_is_read_every_time(tmp_path: Path) -> None:
     path, memory = tmp_path / "small.bin", tmp_path / "digests.json"
     path.write_bytes(b"a")

@@ -18,7 +18,7 @@ from storage import chat_search, text_index
 from storage.chat_search import MOST_TERMS, ChatSearch, terms_of
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
-from storage.errors import DatabaseError
+from storage.errors import DatabaseError, DiskFullError
 from storage.excerpt import Piece, excerpt_of, marked
 from storage.folding import fold
 from storage.migration import migration_config
@@ -432,6 +432,25 @@ def test_where_the_index_can_neither_be_used_nor_made_anew_the_texts_are_read(
     assert not database.has_text_index
     chat(store, "b", "another fox")
     assert found(store, "fox") == ["b", "a"]
+
+
+def test_a_disk_that_fills_up_while_the_index_is_made_anew_is_tried_again_at_the_next_search(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ChatStore(database)
+    chat(store, "a", "a fox")
+    with database.write() as db:
+        db.execute(sa.text(f"DROP TABLE {TABLE}_data"))
+
+    def refused(_connection: sa.Connection) -> None:
+        raise DiskFullError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chat_search, "remake_text_index", refused)
+        assert found(store, "fox") == ["a"]
+    assert database.has_text_index
+    assert found(store, "fox") == ["a"]
+    check(database)
 
 
 def test_chats_can_be_written_and_found_where_sqlite_has_no_such_index_and_are_indexed_later(

@@ -36,20 +36,21 @@ class FileDigests:
             return sha256_of_file(path)
         stamp = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_ino}"
         known = self._load()
-        if known.get(str(path), {}).get("stamp") == stamp:
-            return known[str(path)]["sha256"]
+        match known.get(str(path)):
+            case {"stamp": str(remembered), "sha256": str(digest)} if remembered == stamp:
+                return digest
         digest = sha256_of_file(path)
         self._store(known | {str(path): {"stamp": stamp, "sha256": digest}})
         return digest
 
-    def _load(self) -> dict[str, dict[str, str]]:
+    def _load(self) -> dict[str, object]:
         try:
             known = json.loads(self._cache_file.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
         return known if isinstance(known, dict) else {}
 
-    def _store(self, known: dict[str, dict[str, str]]) -> None:
+    def _store(self, known: dict[str, object]) -> None:
         present = {path: entry for path, entry in known.items() if Path(path).exists()}
         temporary = self._cache_file.with_name(f"{self._cache_file.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
