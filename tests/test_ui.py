@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -254,7 +255,14 @@ def test_details_tell_how_a_reply_was_asked_for() -> None:
     made = TurnDetails(sampling, {"prompt_lookup": True, "context_full": "stop"}, TurnStats(), NOW, NOW)
     stats = {"r1": TurnStats(num_prompt_tokens=5, num_computed_tokens=5)}
     said = Elements(render_transcript(texts, [user("a"), reply("b")], stats, details={"r1": made})).text
-    assert 'Samplingtemperature 0.7, top-k 40, stop ["<b>"], prompt-lookup on, context-full "stop"' in said
+    assert (
+        'SamplingTemperature: 0.7 · Top-k: 40 · Stop strings: ["<b>"] · Prompt lookup: on'
+        " · When the context is full: Stop the reply"
+    ) in said
+
+
+def test_details_name_every_sampling_field_as_the_settings_do() -> None:
+    assert {field.name for field in dataclasses.fields(Sampling)} <= set(texts.SETTING_NAMES)
 
 
 def test_a_reply_of_which_nothing_was_counted_has_no_details() -> None:

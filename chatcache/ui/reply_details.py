@@ -48,7 +48,7 @@ def _rows(texts: Texts, message: Message, stats: TurnStats, made: TurnDetails | 
         rows.append((texts.SPEED, texts.speed(stats.decode_tokens_per_s)))
     rows += [(texts.CACHE_KIND, stats.cache_kind), (texts.SEED, str(stats.seed))]
     if made is not None:
-        rows.append((texts.SAMPLING, ", ".join(_asked_for(texts, made))))
+        rows.append((texts.SAMPLING, " · ".join(_asked_for(texts, made))))
     if (reason := finish_reason(message, stats)) is not None:
         rows.append((texts.ENDED, texts.FINISH_NAMES[reason]))
     rows.append((texts.WRITTEN_AT, f"{message.created_at.astimezone():%Y-%m-%d %H:%M:%S}"))
@@ -56,14 +56,16 @@ def _rows(texts: Texts, message: Message, stats: TurnStats, made: TurnDetails | 
 
 
 def _asked_for(texts: Texts, made: TurnDetails) -> list[str]:
-    """Sampling and settings under the names that every such program gives them."""
+    """Sampling and settings as the settings panel names them; what an import brought besides, as it is called there."""
     sampling = {name: value for name, value in made.sampling.to_json().items() if name != "seed"}
     asked = {**sampling, **{name: value for name, value in made.settings.items() if name != "cache"}}
-    said = {name: _word(texts, value) for name, value in asked.items() if value not in (None, [], ())}
-    return [f"{name.replace('_', '-')} {word}" for name, word in said.items()]
+    said = {name: _word(texts, name, value) for name, value in asked.items() if value not in (None, [], ())}
+    return [f"{texts.SETTING_NAMES.get(name, name)}: {word}" for name, word in said.items()]
 
 
-def _word(texts: Texts, value: object) -> str:
+def _word(texts: Texts, name: str, value: object) -> str:
     if isinstance(value, bool):
         return (texts.ON if value else texts.OFF).lower()
+    if name == "context_full" and isinstance(value, str):
+        return texts.CONTEXT_FULL_CHOICES.get(value, value)
     return json.dumps(value, ensure_ascii=False)
