@@ -49,8 +49,8 @@ def test_the_other_way_is_tried_again_and_taken_once_it_is_quicker() -> None:
     machine.steps(TRIED_EVERY)
     machine.seconds = lambda num: 0.5 if num == 2 else 1.0
     taken = machine.steps(TRIED_EVERY)
-    assert taken[-1] == 2
-    assert taken.count(1) <= TRIED_EVERY
+    assert 2 in taken[: TRIED_EVERY // 2]
+    assert set(taken[-20:]) == {2}
 
 
 def test_what_becomes_slow_is_left_at_once() -> None:
