@@ -10,12 +10,3 @@ element.addEventListener("click", (event) => {
   show();
 });
 watch("value", show);
-
-// Gradio's accordions do not tell whether they are open.
-const tell = () => {
-  for (const head of panel.querySelectorAll("#panels button.label-wrap")) {
-    head.setAttribute("aria-expanded", String(head.classList.contains("open")));
-  }
-};
-new MutationObserver(tell).observe(panel, { attributes: true, attributeFilter: ["class"], subtree: true });
-tell();

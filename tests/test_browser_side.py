@@ -188,6 +188,24 @@ def test_the_plan_follows_its_fields(page: Page, site: Site) -> None:
     expect(planned).to_contain_text(texts.PLAN_ADVICE)
 
 
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_panel_that_is_opened_comes_into_view(context: BrowserContext, site: Site, motion: str) -> None:
+    page = context.new_page()
+    page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
+    open_chat(page, site, SHORT, "One.")
+    has_come = (
+        "id => { const [side, panel] = ['side', id].map((e) => document.getElementById(e).getBoundingClientRect());"
+        " return panel.top >= side.top - 1 && (panel.bottom <= side.bottom + 1 || panel.top < side.top + 2); }"
+    )
+    scroll = page.locator("#side").evaluate("e => getComputedStyle(e).scrollBehavior")
+    assert scroll == ("auto" if motion == "reduce" else "smooth")
+    for name, panel in ((texts.SETTINGS, "settings"), (texts.STORAGE, "storage"), (texts.PLAN, "plan")):
+        page.locator("#side").evaluate("e => e.scrollTo({ top: 0, behavior: 'instant' })")
+        unfold(page, name)
+        page.wait_for_function(has_come, arg=panel)
+        unfold(page, name)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_column_is_in_its_place_at_every_width(
