@@ -509,7 +509,7 @@ def test_waiting_for_a_change_ends_with_the_change(service: ChatService) -> None
     waiting = threading.Thread(target=lambda: seen.append(service.wait_for_change(session.id, since=session.version)))
     waiting.start()
     changed = service.update_session(session.id, title="Changed")
-    waiting.join(timeout=10)
+    waiting.join(TIMEOUT_S)
     assert seen == [changed.version]
 
 
@@ -541,9 +541,9 @@ def test_while_dropping_a_cache_waits_for_a_turn_the_chat_can_be_rolled_back(
         turn = service.send(session.id, "One", LONG)
         try:
             dropped = pool.submit(service.drop_cache, session.id)
-            assert waits.wait(10)
+            assert waits.wait(TIMEOUT_S)
             rolled_back = pool.submit(service.rollback, session.id)
-            assert stops.wait(10)
+            assert stops.wait(TIMEOUT_S)
         finally:
             may_begin.set()
         assert turn.result(TIMEOUT_S).stats.finish_reason is FinishReason.CANCELLED

@@ -189,7 +189,7 @@ def test_a_repository_in_another_format_says_what_to_do(hub: FakeHub, files: dic
         download("someone/other")
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 def test_without_the_hub_an_unknown_name_says_what_was_tried(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
@@ -204,7 +204,7 @@ def test_without_the_hub_an_unknown_name_says_what_was_tried(hub: FakeHub, monke
     assert hub.downloaded == []
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("chatcache.checkpoint.hub_download.TIMEOUT_S", 0.5)

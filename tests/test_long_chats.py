@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from statements import noted_statements
 
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -215,14 +216,8 @@ def test_two_thousand_chats_are_listed_in_the_steps_of_fifty(store: ChatStore, d
 
 
 def test_a_list_is_read_in_the_order_of_its_index(store: ChatStore, database: Database) -> None:
-    statements: list[tuple[str, Any]] = []
-
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-        statements.append((statement, parameters))
-
-    sa.event.listen(database._engine, "before_cursor_execute", note)
-    store.sessions(ME)
-    sa.event.remove(database._engine, "before_cursor_execute", note)
+    with noted_statements() as statements:
+        store.sessions(ME)
     statement, parameters = statements[-1]
     with database.read() as db:
         plan = db.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -140,14 +139,13 @@ def test_whatever_a_text_is_made_of_what_follows_it_stands_alone(text: str) -> N
     assert follows(shown)
 
 
+@pytest.mark.timeout(60)  # the square of the length would take many minutes
 @pytest.mark.parametrize(
     "piece", ["[", "<", "`", "> ", "*a_", "- ", "<a ", "<!--", "[a](<", "```\n", "![", "&#", "<b>"]
 )
-def test_a_text_of_one_piece_over_and_over_takes_no_time(piece: str) -> None:
-    began = time.monotonic()
-    contained(piece * (50_000 // len(piece)) + "<")
-    contained(piece * 10**6)
-    assert time.monotonic() - began < 10
+def test_a_text_of_one_piece_over_and_over_is_contained_all_the_same(piece: str) -> None:
+    for text in (piece * (50_000 // len(piece)) + "<", piece * 10**6):
+        assert text in contained(text)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
+import sys
 import unicodedata
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -330,12 +331,24 @@ def test_a_token_costs_the_same_however_long_the_reply_is(letter: str, monkeypat
     monkeypatch.setattr(tokenizer_named("byte-level"), "decode", None)
     (ids, stop) = (ids_of(letter), ["xx", "stop\n"])
 
-    def seconds(num: int) -> float:
-        stream, start = builder(template=KEPT_THINKING).reply_stream(stop=stop), time.thread_time()
-        for _ in range(num):
-            for i in ids:
-                stream.push(i)
-        return time.thread_time() - start
+    def cost(num: int) -> int:
+        """Lines that were run, and the code points they had before them."""
+        total = 0
 
-    short, long = (min(seconds(num) for _ in range(3)) for num in (1000, 8000))
-    assert long < 20 * short, "eight times the tokens, not sixty-four times the time"
+        def count(frame: FrameType, event: str, _argument: Any) -> Any:
+            nonlocal total
+            if event == "line":
+                total += 1 + sum(len(value) for value in frame.f_locals.values() if isinstance(value, str | bytes))
+            return count
+
+        stream, before = builder(template=KEPT_THINKING).reply_stream(stop=stop), sys.gettrace()
+        sys.settrace(count)
+        try:
+            for _ in range(num):
+                for i in ids:
+                    stream.push(i)
+        finally:
+            sys.settrace(before)
+        return total
+
+    assert cost(800) < 9 * cost(100), "eight times the tokens, not sixty-four times the work"

@@ -56,7 +56,7 @@ def test_a_rest_ends_when_somebody_waits_and_comes_back_after_that() -> None:
     writer.join(0.3)
     assert writer.is_alive()
     with pace.hurried(), pace.hurried():
-        writer.join(10)
+        writer.join(30)
         assert not writer.is_alive()
         assert write(pace) < 30
     assert pace._num_hurrying == 0
