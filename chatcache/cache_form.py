@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from chatcache.told import Told
+from storage.sentence import Sentence
+
 SETTING = "cache"
 """The chat setting that names a kind."""
 
@@ -39,6 +42,8 @@ class CacheForms:
         elif kind in self.kinds:
             form = CacheForm(kind)
         else:
-            sentence = f"The cache kind {kind!s:.40} of this chat cannot be had here; {self.default.kind} is used."
-            form = dataclasses.replace(self.default, problem=sentence)
+            asked, default = f"{kind!s:.40}", self.default.kind
+            sentence = f"The cache kind {asked} of this chat cannot be had here; {default} is used."
+            problem = Sentence(sentence, Told.KIND_REFUSED, kind=asked, default=default)
+            form = dataclasses.replace(self.default, problem=problem)
         return dataclasses.replace(form, is_saved=is_saved)

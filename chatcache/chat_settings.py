@@ -9,6 +9,8 @@ from chatcache.cache_form import SETTING as CACHE
 from chatcache.context_window import CONTEXT_FULL_CHOICES, STOP
 from chatcache.errors import ChatCacheError, InvalidInputError, Reason, UnsupportedOptionError
 from chatcache.reports import ModelInfo
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 THINKING = "thinking"
 CONTEXT_FULL = "context_full"
@@ -36,14 +38,15 @@ def looks_up_prompt(settings: Mapping[str, Any]) -> bool:
     return settings.get(PROMPT_LOOKUP) is True
 
 
-def problems_of(settings: Mapping[str, Any], model: ModelInfo) -> tuple[str, ...]:
+def problems_of(settings: Mapping[str, Any], model: ModelInfo) -> tuple[Sentence, ...]:
     """Why settings from elsewhere have no effect here, in sentences. They are kept: elsewhere they may have."""
     problems = []
     for name, value in settings.items():
         try:
             checked_settings({name: value}, model)
         except ChatCacheError as error:
-            problems.append(f"Kept, without effect here: {error}")
+            sentence = f"Kept, without effect here: {error}"
+            problems.append(Sentence(sentence, Told.WITHOUT_EFFECT, refusal=error.sentence))
     return tuple(problems[:MOST_PROBLEMS])
 
 

@@ -37,12 +37,16 @@ from chatcache.sampler import NonFiniteLogitsError, Sampler
 from chatcache.session_key import SessionKey
 from chatcache.session_pool import Acquired, SessionPool
 from chatcache.stats import FinishReason, MissReason, TurnStats
+from chatcache.told import Told, ended_early
 from chatcache.turn_account import TurnAccount
 from chatcache.turn_request import TurnOutcome, TurnRequest
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
-CANNOT_GUESS = "Prompt lookup is off: a wrong guess could not be taken back from this chat's cache."
+CANNOT_GUESS = Sentence(
+    "Prompt lookup is off: a wrong guess could not be taken back from this chat's cache.", Told.CANNOT_GUESS
+)
 
 SAVE_EVERY_TOKENS = 256
 """A long reply is saved while it grows, so that a crash costs at most so much computing."""
@@ -176,7 +180,7 @@ class TurnRun:
         elif self.outcome is None:
             logger.error("A turn failed outside its forward", exc_info=error)
             self._repair_or_drop_cache()
-            self._end(FinishReason.ERROR, f"The reply ended early: {first_sentence(error)} The text so far was kept.")
+            self._end(FinishReason.ERROR, ended_early(error))
         assert self.outcome is not None
         return self.outcome
 
@@ -191,8 +195,10 @@ class TurnRun:
             request.owner, request.session_id, self._ids, len(self._ids) + room, request.form
         )
         if acquired.is_converted:
-            sentence = f"This chat's cache is kept as {acquired.cache.kind} from here on; nothing is computed again."
-            self._emit(CacheEvent(MissReason.CACHE_KIND.value, acquired.cache.num_tokens, sentence))
+            kind = acquired.cache.kind
+            sentence = f"This chat's cache is kept as {kind} from here on; nothing is computed again."
+            told = Sentence(sentence, Told.CONVERTED, kind=kind)
+            self._emit(CacheEvent(MissReason.CACHE_KIND.value, acquired.cache.num_tokens, told))
         if request.form is not None and request.form.problem is not None:
             self._told.append(request.form.problem)
             self._emit(CacheEvent("cache-kind-refused", acquired.cache.num_tokens, request.form.problem))
@@ -321,13 +327,13 @@ class TurnRun:
         assert self._acquired is not None
         num_kept = self._acquired.cache.num_tokens
         if self._has_failed:
-            return self._end(
-                FinishReason.ERROR, f"The model failed twice: {failure} The text so far was kept; try again."
-            )
+            sentence = f"The model failed twice: {failure} The text so far was kept; try again."
+            return self._end(FinishReason.ERROR, Sentence(sentence, Told.FAILED_TWICE, failure=failure))
         self._has_failed = True
         num_again = self._account.num_fed - num_kept
-        message = f"The model failed: {failure} The cache was repaired; {num_again:,} tokens are computed again."
-        self._emit(CacheEvent("repair", num_kept, message))
+        sentence = f"The model failed: {failure} The cache was repaired; {num_again:,} tokens are computed again."
+        told = Sentence(sentence, Told.REPAIRED, failure=failure, num_tokens=num_again)
+        self._emit(CacheEvent("repair", num_kept, told))
         return False
 
     def _relieve(self, cache: SessionCache, num_wanted: int, *, was_allocating: bool) -> bool:
@@ -343,11 +349,11 @@ class TurnRun:
     def _end_untrusted(self) -> bool:
         """What a model that returns such numbers has put into the cache is not to be trusted either."""
         self._drop_cache()
-        return self._end(
-            FinishReason.ERROR,
+        sentence = (
             "The model returned numbers that are not finite, so no token could be chosen. The text so far was "
-            "kept. Try again; if it happens again, load the model with another dtype.",
+            "kept. Try again; if it happens again, load the model with another dtype."
         )
+        return self._end(FinishReason.ERROR, Sentence(sentence, Told.NOT_FINITE))
 
     def _take(self, token_id: int) -> bool:
         """Say what the token makes certain, and end where it ends the turn."""

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
+from storage.sentence import Fact, Sentence
+
 
 class Reason(StrEnum):
     """Why something was refused, or failed. In brackets: the facts that come with it."""
@@ -41,6 +43,7 @@ class Reason(StrEnum):
     FOREIGN_FILE = "foreign-file"
     NEWER_FILE = "newer-file"
     DAMAGED_FILE = "damaged-file"
+    """[detail]"""
     NOT_FOUND = "not-found"
     IN_BIN = "in-bin"
     OTHER_CHAT = "other-chat"
@@ -60,9 +63,6 @@ class Reason(StrEnum):
     CLOSED = "closed"
 
 
-Fact = int | float | str
-
-
 class ChatCacheError(Exception):
     """Base of every error that chatcache raises on purpose."""
 
@@ -73,6 +73,11 @@ class ChatCacheError(Exception):
         super().__init__(message)
         self.reason = reason or self.REASON
         self.facts: Mapping[str, Fact] = facts
+
+    @property
+    def sentence(self) -> Sentence:
+        """What it says, with what it means."""
+        return Sentence(str(self), self.reason, **self.facts)
 
 
 class InvalidInputError(ChatCacheError):

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chatcache.text_input import clean_title
+from chatcache.told import Told
 from storage.records import Message, Role
+from storage.sentence import Sentence
 from storage.transfer import ImportedChat
 
-IDS_LEFT_OUT = (
+IDS_LEFT_OUT = Sentence(
     "The token ids of some replies are another model's or do not say what their text says. The text is kept, "
-    "and is read anew when the chat goes on."
+    "and is read anew when the chat goes on.",
+    Told.IDS_LEFT_OUT,
 )
 
 
@@ -24,7 +27,7 @@ def admit(
     chat: ImportedChat,
     *,
     ids_say: Callable[[Message], bool],
-    problems_of: Callable[[Mapping[str, Any]], tuple[str, ...]] = lambda _settings: (),
+    problems_of: Callable[[Mapping[str, Any]], tuple[Sentence, ...]] = lambda _settings: (),
 ) -> ImportedChat:
     """The chat with a title of one line, and without the ids of replies for which `ids_say` does not hold. What
     `problems_of` finds in its settings is noted."""

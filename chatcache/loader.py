@@ -25,9 +25,11 @@ from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
 from chatcache.stats import Sampling
+from chatcache.told import Told
 from chatcache.weights.form_choice import SAMPLE_TEXT_FILE, FormChoices, choose_form
 from chatcache.weights.packed_linear import FORMS
 from chatcache.weights.weight_form import apply_form
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +37,10 @@ MIN_CONTEXT_TOKENS = 16
 CONTEXT_TOKENS_WITHOUT_LIMIT = 32_768
 """What is used for models whose architecture has no limit of its own (recurrent ones)."""
 DEFAULT_MAX_NEW_TOKENS = 2048
-NO_TEMPLATE_NOTICE = (
+NO_TEMPLATE_NOTICE = Sentence(
     "This model has no chat template of its own, so a plain one is used. "
-    "Replies may be poor: it was perhaps never trained for chat."
+    "Replies may be poor: it was perhaps never trained for chat.",
+    Told.NO_TEMPLATE,
 )
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

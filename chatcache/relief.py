@@ -17,6 +17,8 @@ from chatcache.live_caches import LiveCaches, Spilled
 from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks
 from chatcache.memory.out_of_memory import free_unused_memory
 from chatcache.session_key import SessionKey
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,7 @@ class Relief:
     """One turn's way down. `told` are the sentences for its stats; `max_chunk_tokens` limits its prefill, once set."""
 
     def __init__(self, live: LiveCaches, key: SessionKey, device: torch.device, emit: Callable[[Event], None]) -> None:
-        self.told: list[str] = []
+        self.told: list[Sentence] = []
         self.max_chunk_tokens: int | None = None
         self._live = live
         self._key = key
@@ -44,14 +46,14 @@ class Relief:
 
     def tell_shortened(self, token_index: int) -> None:
         """Say that the turn's cache was shortened."""
-        self._tell(
-            Step.SHORTEN, token_index, "layers that see only the last tokens keep no more than the last turns need."
-        )
+        what = "layers that see only the last tokens keep no more than the last turns need."
+        self._tell(Step.SHORTEN, token_index, Sentence(what, Told.SHORTENED))
 
     def tell_waiting(self, token_index: int) -> None:
         """Say that the turn waits, if it does."""
         if self._live.turns.is_waiting(self._key):
-            self._tell(Step.WAIT, token_index, "this reply goes on when another one has ended.")
+            what = "this reply goes on when another one has ended."
+            self._tell(Step.WAIT, token_index, Sentence(what, Told.WAITS))
             self._emit(StatusEvent(Phase.QUEUED))
 
     def relieve(self, cache: SessionCache, num_wanted: int, *, was_allocating: bool) -> bool:
@@ -86,7 +88,8 @@ class Relief:
         match step:
             case Step.RETRY:
                 self._has_retried = True
-                self._tell(step, num_held, "what lay unused was freed and the step is done again.")
+                what = "what lay unused was freed and the step is done again."
+                self._tell(step, num_held, Sentence(what, Told.RETRIED))
             case Step.SPILL:
                 self.tell_spilled(live.spill(key, num_needed), num_held)
             case Step.SHORTEN:
@@ -97,12 +100,14 @@ class Relief:
                 self.tell_waiting(num_held)
             case Step.SMALLER_CHUNKS:
                 self.max_chunk_tokens = smaller[0]
-                self._tell(step, num_held, f"the prompt is read {self.max_chunk_tokens} tokens at a time from here on.")
+                what = f"the prompt is read {smaller[0]} tokens at a time from here on."
+                self._tell(step, num_held, Sentence(what, Told.SMALLER_CHUNKS, num_tokens=smaller[0]))
             case Step.CONVERT:
                 kind = self._convert(shortage.smaller_kinds)
                 if kind is None:
                     return self._stop(num_held)
-                self._tell(step, num_held, f"this chat's cache is now {_FORMS.get(kind, kind)}.")
+                what = f"this chat's cache is now {_FORMS.get(kind, kind)}."
+                self._tell(step, num_held, Sentence(what, Told.SMALLER_KIND, kind=kind))
             case Step.STOP:
                 return self._stop(num_held)
         return True
@@ -116,7 +121,8 @@ class Relief:
         spilled = self._live.spill(self._key, None)
         self.tell_spilled(spilled, cache.num_tokens)
         if not spilled.num_sessions:
-            self._tell(Step.RETRY, cache.num_tokens, "what lay unused was freed and restoring goes on.")
+            what = "what lay unused was freed and restoring goes on."
+            self._tell(Step.RETRY, cache.num_tokens, Sentence(what, Told.RESTORE_RETRIED))
         return True
 
     def _convert(self, kinds: Sequence[str]) -> str | None:
@@ -128,13 +134,13 @@ class Relief:
         return None
 
     def _stop(self, num_held: int) -> bool:
-        self._tell(
-            Step.STOP, num_held, f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept."
-        )
+        what = f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept."
+        self._tell(Step.STOP, num_held, Sentence(what, Told.STOPPED, num_tokens=num_held))
         return False
 
-    def _tell(self, step: Step, token_index: int, what: str) -> None:
-        sentence = f"Memory was short at token {token_index:,}: {what}"
+    def _tell(self, step: Step, token_index: int, what: Sentence) -> None:
+        text = f"Memory was short at token {token_index:,}: {what}"
+        sentence = Sentence(text, Told.MEMORY_SHORT, index=token_index, step=what)
         logger.warning("%s", sentence)
         self.told.append(sentence)
         self._emit(CacheEvent(step.value, token_index, sentence))
@@ -148,11 +154,13 @@ _FORMS = {
 }
 
 
-def _spilled_sentence(spilled: Spilled) -> str:
+def _spilled_sentence(spilled: Spilled) -> Sentence:
     num, unsaved = spilled.num_sessions, spilled.num_unsaved_sessions
     caches = "the cache of an idle chat was" if num == 1 else f"the caches of {num} idle chats were"
     if not unsaved:
-        return f"{caches} moved to disk."
+        return Sentence(f"{caches} moved to disk.", Told.SPILLED, num_chats=num)
     if num == unsaved:
-        return f"{caches} dropped; going on there computes again what is not on disk."
-    return f"{caches} moved to disk, {unsaved} of them not to the end; going on there computes again what is missing."
+        dropped = f"{caches} dropped; going on there computes again what is not on disk."
+        return Sentence(dropped, Told.SPILLED_UNSAVED, num_chats=num)
+    partly = f"{caches} moved to disk, {unsaved} of them not to the end; going on there computes again what is missing."
+    return Sentence(partly, Told.SPILLED_PARTLY, num_chats=num, num_unsaved=unsaved)

@@ -24,7 +24,9 @@ from torch import Tensor
 from chatcache.cache.session_cache import SessionCache, TokenRange
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.tensor_bytes import bytes_of
+from chatcache.told import Told
 from storage.errors import SegmentDamagedError
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -195,9 +197,12 @@ class Restore:
     def _give_up(self, error: Exception) -> None:
         self.ran_out_of_memory = is_out_of_memory(error)
         logger.warning("A cache was restored up to token %d only", self.cache.num_tokens, exc_info=error)
-        what = "was damaged and set aside" if isinstance(error, SegmentDamagedError) else "could not be used"
-        reason = str(error) or type(error).__name__
-        self.problem = (
-            f"Saved cache data {what}; from token {self.cache.num_tokens:,} on it is computed again. ({reason})"
-        )
+        index, failure = self.cache.num_tokens, str(error) or type(error).__name__
+        rest = f"from token {index:,} on it is computed again. ({failure})"
+        if isinstance(error, SegmentDamagedError):
+            sentence = f"Saved cache data was damaged and set aside; {rest}"
+            self.problem = Sentence(sentence, Told.RESTORE_DAMAGED, index=index, failure=failure)
+        else:
+            sentence = f"Saved cache data could not be used; {rest}"
+            self.problem = Sentence(sentence, Told.RESTORE_FAILED, index=index, failure=failure)
         self.end()

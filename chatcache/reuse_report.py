@@ -8,24 +8,28 @@ from chatcache.cache.session_cache import Alignment
 from chatcache.events import CacheEvent
 from chatcache.session_pool import Acquired
 from chatcache.stats import MissReason
+from chatcache.told import Told
 from chatcache.turn_request import TurnRequest
+from storage.sentence import Sentence
 
 NOT_RESTORED = "not-restored"
 FALLBACKS = frozenset({NOT_RESTORED, MissReason.CONTEXT.value})
 """Kinds of events that tell of something gone wrong or left out: they belong to the turn's figures, too."""
 
-_MISS_SENTENCES = {
-    MissReason.TEMPLATE: "The model's template rewrote the chat from token {index:,} on; {num:,} tokens are computed.",
-    MissReason.HISTORY: "The chat is another one from token {index:,} on; {num:,} tokens are computed.",
+_MISSES = {
+    MissReason.TEMPLATE: (Told.MISSED_TEMPLATE, "The model's template rewrote the chat from token {index:,} on;"),
+    MissReason.HISTORY: (Told.MISSED_HISTORY, "The chat is another one from token {index:,} on;"),
     MissReason.SMALLER_FORM: (
-        "There is memory again: this chat's cache is in full precision again; from token {index:,} on, {num:,} tokens "
-        "are computed."
+        Told.MISSED_SMALLER_FORM,
+        "There is memory again: this chat's cache is in full precision again; from token {index:,} on,",
     ),
     MissReason.CACHE_KIND: (
-        "This chat's cache is kept in another kind now; from token {index:,} on, {num:,} tokens are computed."
+        Told.MISSED_KIND,
+        "This chat's cache is kept in another kind now; from token {index:,} on,",
     ),
     MissReason.NOT_CROPPABLE: (
-        "This model's cache cannot be cut back; from token {index:,} on, {num:,} tokens are computed."
+        Told.MISSED_NOT_CROPPABLE,
+        "This model's cache cannot be cut back; from token {index:,} on,",
     ),
 }
 
@@ -47,17 +51,21 @@ def reuse_events(request: TurnRequest, acquired: Acquired, num_prompt_tokens: in
     num_left = num_prompt_tokens - index
     for reuse in acquired.reuse:
         if reuse.source == "disk":
-            seconds = acquired.restore_s or 0.0
-            sentence = f"Resumed {reuse.num_tokens:,} tokens from disk in {seconds:.2f} s; {num_left:,} to compute."
-            yield CacheEvent("restored", index, sentence)
+            seconds, num = acquired.restore_s or 0.0, reuse.num_tokens
+            sentence = f"Resumed {num:,} tokens from disk in {seconds:.2f} s; {num_left:,} to compute."
+            told = Sentence(sentence, Told.RESUMED, num_tokens=num, seconds=round(seconds, 2), num_left=num_left)
+            yield CacheEvent("restored", index, told)
     if acquired.problem is not None:
         yield CacheEvent(NOT_RESTORED, index, acquired.problem)
     reason = miss_reason(request, acquired.alignment)
     if reason is MissReason.CONTEXT:
+        num = request.num_left_out
         sentence = (
-            f"The context is full: from here on the {request.num_left_out} oldest messages that were still in it are "
-            f"left out. {num_left:,} tokens are computed."
+            f"The context is full: from here on the {num} oldest messages that were still in it are left out. "
+            f"{num_left:,} tokens are computed."
         )
-        yield CacheEvent(reason.value, index, sentence)
-    elif reason in _MISS_SENTENCES:
-        yield CacheEvent(reason.value, index, _MISS_SENTENCES[reason].format(index=index, num=num_left))
+        yield CacheEvent(reason.value, index, Sentence(sentence, Told.LEFT_OUT, num_messages=num, num_left=num_left))
+    elif reason in _MISSES:
+        missed, why = _MISSES[reason]
+        sentence = f"{why.format(index=index)} {num_left:,} tokens are computed."
+        yield CacheEvent(reason.value, index, Sentence(sentence, missed, index=index, num_left=num_left))

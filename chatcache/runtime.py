@@ -285,7 +285,7 @@ def translated_store_errors() -> Iterator[None]:
     except store_errors.StaleVersionError as error:
         raise StaleTipError(str(error)) from error
     except store_errors.FileRefusedError as error:
-        raise InvalidInputError(str(error), Reason(error.fault)) from error
+        raise InvalidInputError(str(error), Reason(error.fault), **error.facts) from error
     except store_errors.InvalidRecordError as error:
         raise InvalidInputError(str(error)) from error
     except store_errors.DatabaseClosedError as error:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from chatcache.errors import InvalidInputError, Reason
+from storage.sentence import sentence_from_json, sentence_to_json
 
 
 class FinishReason(StrEnum):
@@ -84,7 +85,7 @@ class TurnStats:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, for the store."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"fallbacks": [sentence_to_json(told) for told in self.fallbacks]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TurnStats:
@@ -119,7 +120,7 @@ _STORED_STATS: Mapping[str, Callable[[Any], Any]] = {
     "int | None": _stored_count,
     "float | None": _stored_number,
     "str": _stored_text,
-    "tuple[str, ...]": lambda values: tuple(_stored_text(value) for value in values),
+    "tuple[str, ...]": lambda values: tuple(map(sentence_from_json, values)),
     "tuple[Reuse, ...]": lambda values: tuple(
         Reuse(_stored_text(value["source"]), _stored_count(value["num_tokens"])) for value in values
     ),

@@ -21,11 +21,13 @@ from chatcache.library_calls import first_sentence
 from chatcache.reply_stream import StreamedReply
 from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason, TurnStats
+from chatcache.told import Told, ended_early
 from chatcache.turn import Turn
 from chatcache.turn_request import TurnOutcome, TurnRequest
 from storage.chat_store import ChatStore
 from storage.errors import InvalidRecordError, RowNotFoundError, StoreError
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +175,8 @@ class TurnRunner:
                 self._unsaved[turn.session_id] = save
             reason = first_sentence(error)
             sentence = f"The reply is not saved yet: {reason} It is tried again when you go on with this chat."
-            stats = dataclasses.replace(stats, fallbacks=(*stats.fallbacks, sentence))
+            told = Sentence(sentence, Told.REPLY_NOT_SAVED, failure=reason)
+            stats = dataclasses.replace(stats, fallbacks=(*stats.fallbacks, told))
         with self._lock:
             self._active.pop(turn.session_id, None)
         turn.emit(DoneEvent(Reply(message, stats)))
@@ -234,6 +237,5 @@ def _written(reply: Message) -> StreamedReply:
 
 
 def _failed(reply: StreamedReply, error: BaseException, seed: int | None) -> TurnOutcome:
-    sentence = f"The reply ended early: {first_sentence(error)} The text so far was kept."
-    stats = TurnStats(finish_reason=FinishReason.ERROR, fallbacks=(sentence,), seed=seed or 0)
+    stats = TurnStats(finish_reason=FinishReason.ERROR, fallbacks=(ended_early(error),), seed=seed or 0)
     return TurnOutcome(reply, stats)

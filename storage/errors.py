@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from storage.sentence import Fact
+
 
 class StoreError(Exception):
     """Base of every error that `storage` raises on purpose."""
@@ -45,11 +47,12 @@ class FileFault(StrEnum):
 
 
 class FileRefusedError(InvalidRecordError):
-    """The file cannot be imported; nothing of it was stored."""
+    """The file cannot be imported; nothing of it was stored. `facts`: for DAMAGED, `detail`."""
 
-    def __init__(self, message: str, fault: FileFault) -> None:
+    def __init__(self, message: str, fault: FileFault, **facts: Fact) -> None:
         super().__init__(message)
         self.fault = fault
+        self.facts = facts
 
 
 class SegmentUnavailableError(StoreError):

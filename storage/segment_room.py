@@ -16,6 +16,7 @@ from storage.eviction import choose_victims
 from storage.segment_files import SegmentFolder, WrittenFile
 from storage.segment_heads import read_heads
 from storage.segment_index import find_file_sizes, find_segment_ids, read_nodes, remove_segments
+from storage.sentence import SaveTold, Sentence
 
 KEPT_FREE_BYTES = 64 * 2**20
 KEPT_FREE_PART = 4
@@ -27,6 +28,10 @@ follow for which nothing has to go."""
 
 class RefusedError(Exception):
     """Why something is not saved, in a sentence. Ends a save and becomes part of its report."""
+
+    def __init__(self, sentence: Sentence) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
 
 
 class SegmentRoom:
@@ -56,10 +61,11 @@ class SegmentRoom:
         excess, shortage = self.used_bytes + num_bytes - self.quota_bytes, num_bytes + self._disk_shortage()
         if (excess > 0 or shortage > 0) and not self._evict(max(excess, shortage), keep):
             if shortage > excess:
-                raise RefusedError("The disk is almost full; what is left is kept for messages. Free some space.")
-            raise RefusedError(
-                f"The disk quota of {self.quota_bytes:,} bytes is used up by open chats. Raise it, or drop caches."
-            )
+                almost_full = "The disk is almost full; what is left is kept for messages. Free some space."
+                raise RefusedError(Sentence(almost_full, SaveTold.DISK_ALMOST_FULL))
+            quota = self.quota_bytes
+            used_up = f"The disk quota of {quota:,} bytes is used up by open chats. Raise it, or drop caches."
+            raise RefusedError(Sentence(used_up, SaveTold.QUOTA_USED_UP, num_bytes=quota))
         try:
             return self._write_reserved(name, pieces, num_bytes)
         except OSError as error:
@@ -134,4 +140,6 @@ class SegmentRoom:
 
 
 def _not_written(error: OSError) -> RefusedError:
-    return RefusedError(f"The cache could not be written to disk: {error.strerror}.")
+    failure = f"{error.strerror}"
+    sentence = f"The cache could not be written to disk: {failure}."
+    return RefusedError(Sentence(sentence, SaveTold.NOT_WRITTEN, failure=failure))

@@ -19,6 +19,7 @@ from storage.segment_heads import move_head
 from storage.segment_index import SegmentNames, find_file_kinds, find_segment_id, insert_segments
 from storage.segment_keys import segment_key
 from storage.segment_room import RefusedError, SegmentRoom
+from storage.sentence import SaveTold, Sentence
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -96,7 +97,8 @@ class SegmentSave:
         with self._database.read() as db:
             self._parent_id = find_segment_id(db, self._parent.key)
         if self._parent_id is None:
-            raise RefusedError("The stored beginning was removed meanwhile; the next save starts over.")
+            sentence = "The stored beginning was removed meanwhile; the next save starts over."
+            raise RefusedError(Sentence(sentence, SaveTold.BEGINNING_GONE))
 
     def write(self, segment: NewSegment) -> None:
         """Write what is not stored of a segment below the last one.
@@ -155,7 +157,7 @@ class SegmentSave:
         with self._database.write() as db:
             last_id = insert_segments(db, self._namespace.id, self._parent_id, self._written, now)
             if last_id is None or not move_head(db, self._namespace.owner, session_id, last_id, now):
-                raise RefusedError("The chat was removed meanwhile.")
+                raise RefusedError(Sentence("The chat was removed meanwhile.", SaveTold.CHAT_GONE))
 
     def _remove(self, names: SegmentNames) -> None:
         self._room.remove({self._folder.name(names.key, kind): f.num_bytes for kind, f in names.files.items()})

@@ -159,8 +159,10 @@ class SegmentStore:
                 save.find_parent()
                 for segment in segments:
                     save.write(segment)
-            except (RefusedError, DatabaseError) as refusal:
-                save.refused = str(refusal)
+            except RefusedError as refusal:
+                save.refused = refusal.sentence
+            except DatabaseError as failure:
+                save.refused = str(failure)
             except BaseException:
                 save.take_back()
                 raise

@@ -16,6 +16,7 @@ from typing import Any
 
 from storage.chat_store import ChatStore
 from storage.records import ChatSession, Message, SessionTree
+from storage.sentence import Sentence
 from storage.transfer_json import FORMAT, FORMAT_VERSION, MESSAGE_FIELDS, SESSION_FIELDS, TURN_FIELDS, parse_tree
 from storage.transfer_markdown import render_markdown
 
@@ -37,7 +38,7 @@ class ImportedChat:
     """A chat read from a file and not yet stored. `notes` are sentences on what could not be taken as it was."""
 
     tree: SessionTree
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class ImportReport:
     session: ChatSession
     outcome: ImportOutcome
     num_messages: int
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
 
 def export_json(store: ChatStore, owner: str, session_id: str) -> str:

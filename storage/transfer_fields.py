@@ -11,25 +11,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage.errors import FileFault, FileRefusedError
+from storage.sentence import FileTold, Sentence
 
 MAX_DEPTH = 16
 """How deep settings and stats may be nested; what is deeper could not be written as JSON again everywhere."""
 MAX_NOTES = 20
-MORE_NOTES = "There was more in this file that could not be taken as it was."
+MORE_NOTES = Sentence("There was more in this file that could not be taken as it was.", FileTold.MORE)
 _ID = re.compile(r"[0-9A-Za-z-]{1,36}")
 
 
-def damaged(what: str) -> FileRefusedError:
+def damaged(detail: Sentence) -> FileRefusedError:
     """The refusal of a file that is damaged in this way."""
-    return FileRefusedError(
-        f"The file is damaged: {what}. Nothing was imported; export the chat anew.", FileFault.DAMAGED
-    )
+    sentence = f"The file is damaged: {detail}. Nothing was imported; export the chat anew."
+    return FileRefusedError(sentence, FileFault.DAMAGED, detail=detail)
 
 
 def read_object(value: Any, what: str) -> Mapping[str, Any]:
     """Raises FileRefusedError where it is something else, as `read_list` and `read_id` do."""
     if not isinstance(value, dict):
-        raise damaged(f"a {what} is not an object")
+        raise damaged(Sentence(f"a {what} is not an object", FileTold.NOT_AN_OBJECT, what=what))
     return value
 
 
@@ -37,7 +37,7 @@ def read_list(file: Mapping[str, Any], name: str) -> list[Any]:
     """Empty where it is missing."""
     value = file.get(name, [])
     if not isinstance(value, list):
-        raise damaged(f"{name} is not a list")
+        raise damaged(Sentence(f"{name} is not a list", FileTold.NOT_A_LIST, name=name))
     return value
 
 
@@ -45,7 +45,9 @@ def read_id(record: Mapping[str, Any], name: str, what: str) -> str:
     """An id that a database takes and a page can name."""
     value = record.get(name)
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise damaged(f"{name} of a {what} is {shown(value)}")
+        there = shown(value)
+        detail = Sentence(f"{name} of a {what} is {there}", FileTold.BAD_ID, name=name, what=what, value=there)
+        raise damaged(detail)
     return value
 
 
@@ -78,13 +80,13 @@ class FieldReader:
 
     def __init__(self, clean: Callable[[str], str]) -> None:
         self._clean = clean
-        self._notes: dict[str, None] = {}
+        self._notes: dict[Sentence, None] = {}
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Sentence, ...]:
         return tuple(self._notes)
 
-    def note(self, sentence: str) -> None:
+    def note(self, sentence: Sentence) -> None:
         """Each sentence once; only so many, however strange the file is."""
         if len(self._notes) < MAX_NOTES:
             self._notes[sentence] = None
@@ -94,10 +96,13 @@ class FieldReader:
     def report_unknown(self, what: str, record: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for name in record:
             if name not in known:
-                self.note(f"Left out, because this version does not know it: {self._clean(name[:60])} of a {what}.")
+                name = self._clean(name[:60])
+                sentence = f"Left out, because this version does not know it: {name} of a {what}."
+                self.note(Sentence(sentence, FileTold.UNKNOWN, name=name, what=what))
 
     def _unusable(self, name: str, what: str) -> None:
-        self.note(f"Not usable, so the default was taken: {name} of a {what}.")
+        sentence = f"Not usable, so the default was taken: {name} of a {what}."
+        self.note(Sentence(sentence, FileTold.UNUSABLE, name=name, what=what))
 
     def text(self, record: Mapping[str, Any], name: str, what: str) -> str:
         return self.optional_text(record, name, what) or ""

@@ -11,6 +11,7 @@ from typing import Any
 
 from storage.errors import FileFault, FileRefusedError
 from storage.records import ChatSession, Message, MessageStatus, Role, SessionTree, TurnRecord
+from storage.sentence import FileTold, Sentence
 from storage.transfer_fields import (
     FieldReader,
     damaged,
@@ -67,7 +68,7 @@ TURN_FIELDS = (
 )
 
 
-def parse_tree(data: str | bytes, owner: str, clean: Callable[[str], str]) -> tuple[SessionTree, tuple[str, ...]]:
+def parse_tree(data: str | bytes, owner: str, clean: Callable[[str], str]) -> tuple[SessionTree, tuple[Sentence, ...]]:
     """The tree in an exported file, sound and cleaned, with sentences on what could not be taken as it was.
 
     Raises FileRefusedError where it is no such file, is a later version's, or where its messages form no tree of
@@ -83,7 +84,8 @@ def parse_tree(data: str | bytes, owner: str, clean: Callable[[str], str]) -> tu
     replies = [message.id for message in messages if message.role is Role.ASSISTANT]
     if tip_id is not None and tip_id not in replies:
         tip_id = replies[-1] if replies else None
-        reader.note("The chat's current end is not among its replies; it now ends at the last one.")
+        sentence = "The chat's current end is not among its replies; it now ends at the last one."
+        reader.note(Sentence(sentence, FileTold.OTHER_END))
     session = dataclasses.replace(session, tip_id=tip_id)
     return SessionTree(session, messages, turns), reader.notes
 
@@ -137,21 +139,24 @@ class _Reader(FieldReader):
         for record in records:
             message = self._message(read_object(record, "message"), session)
             if message.id in by_id:
-                raise damaged(f"message {message.id} is there twice")
+                detail = f"message {message.id} is there twice"
+                raise damaged(Sentence(detail, FileTold.TWICE, message=message.id))
             by_id[message.id] = message
         positions = _positions(by_id)
         placed = [dataclasses.replace(message, position=positions[message.id]) for message in by_id.values()]
         answered = {message.parent_id for message in placed}
         for message in tuple(placed):
             if message.role is Role.USER and message.id not in answered:
-                self.note("A message without a reply was given an empty one, which can be continued.")
+                sentence = "A message without a reply was given an empty one, which can be continued."
+                self.note(Sentence(sentence, FileTold.REPLY_ADDED))
                 placed.append(_empty_reply(message))
         return tuple(sorted(placed, key=lambda message: message.position))
 
     def _message(self, record: Mapping[str, Any], session: ChatSession) -> Message:
         self.report_unknown("message", record, MESSAGE_FIELDS)
         if record.get("role") not in list(Role):  # compared, not looked up: it may be anything
-            raise damaged(f"a message has the role {shown(record.get('role'))}")
+            there = shown(record.get("role"))
+            raise damaged(Sentence(f"a message has the role {there}", FileTold.BAD_ROLE, value=there))
         role = Role(record["role"])
         is_complete = role is Role.USER or record.get("status") == MessageStatus.COMPLETE
         text = self.text(record, "text", "message")
@@ -183,7 +188,8 @@ class _Reader(FieldReader):
             record = read_object(value, "turn")
             turn_id, parent_id, reply_id = (read_id(record, name, "turn") for name in ("id", "parent_id", "reply_id"))
             if parents.get(reply_id) != parent_id or turn_id in turns:
-                self.note("Left out: a turn that belongs to no reply in the file.")
+                sentence = "Left out: a turn that belongs to no reply in the file."
+                self.note(Sentence(sentence, FileTold.TURN_LEFT_OUT))
                 continue
             self.report_unknown("turn", record, TURN_FIELDS)
             created_at = self.time(record, "created_at", "turn", session.created_at)
@@ -214,7 +220,8 @@ def _positions(by_id: Mapping[str, Message]) -> dict[str, int]:
             way.append(here)
             here = _above(here, by_id)
             if len(way) > len(by_id):
-                raise damaged(f"message {message.id} is its own ancestor")
+                detail = f"message {message.id} is its own ancestor"
+                raise damaged(Sentence(detail, FileTold.OWN_ANCESTOR, message=message.id))
         start = -1 if here is None else positions[here.id]
         positions |= {message.id: start + step for step, message in enumerate(reversed(way), 1)}
     return positions
@@ -225,7 +232,8 @@ def _above(message: Message, by_id: Mapping[str, Message]) -> Message | None:
     if above is None and message.parent_id is None and message.role is Role.USER:
         return None
     if above is None or above.role is message.role:
-        raise damaged(f"message {message.id} has no proper place in the chat")
+        detail = f"message {message.id} has no proper place in the chat"
+        raise damaged(Sentence(detail, FileTold.NO_PLACE, message=message.id))
     return above
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chatcache.errors import ChatCacheError, ContextFullError, Reason, SessionBusyError
+from chatcache.errors import ChatCacheError, ContextFullError, SessionBusyError
 from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling
 from chatcache.text_input import clean_message
@@ -14,7 +14,7 @@ from chatcache.ui.figures import Figures
 from chatcache.ui.language import preferred_language
 from chatcache.ui.texts import ENGLISH, Texts
 from chatcache.ui.turkish import TURKISH, Turkish
-from storage.errors import DiskFullError, FileFault
+from storage.errors import DiskFullError
 from storage.transfer import read_json
 
 
@@ -37,11 +37,6 @@ def test_a_browser_gets_the_language_it_ranks_highest(accepted: str, language: s
     assert preferred_language(accepted, ("en", "tr")) == language
 
 
-def test_every_reason_of_the_service_has_its_sentence_in_turkish() -> None:
-    assert Turkish.REFUSALS.keys() == set(Reason)
-    assert {Reason(fault) for fault in FileFault} < set(Reason)
-
-
 REFUSED = [
     (lambda: Sampling(temperature=99), "0 ile 10 arasında bir sayı olmalı."),
     (lambda: Sampling(repetition_penalty=0), "0,01 ile 10 arasında bir sayı olmalı."),
@@ -52,6 +47,10 @@ REFUSED = [
         "12.345 token olur; modelin bağlamı yanıtla birlikte 8.192 token alır",
     ),
     (lambda: read_json("{", "me", clean=str), "Bu dosya JSON değil."),
+    (
+        lambda: read_json('{"format": "chatcache.chat", "format_version": 1, "session": 5}', "me", clean=str),
+        "Dosya bozuk: bir “session” nesne değil. Hiçbir şey içe aktarılmadı",
+    ),
     (lambda: read_json("{}", "me", clean=str), "chatcache’ten dışa aktarılmış bir sohbet değil"),
     (lambda: refuse(DiskFullError("Full.")), "Disk dolu"),
     (lambda: refuse(SessionBusyError("Busy.")), "Bu sohbette bir yanıt yazılıyor."),

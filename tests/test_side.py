@@ -15,8 +15,10 @@ from services import open_service
 from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, reply, session
 
 from chatcache.chat import ChatService
+from chatcache.engine import CANNOT_GUESS
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
-from chatcache.loader import LoadedModel
+from chatcache.loader import NO_TEMPLATE_NOTICE, LoadedModel
+from chatcache.persistence import FORGOTTEN
 from chatcache.reports import LiveChat, ModelInfo, StorageReport
 from chatcache.stats import Sampling, TurnStats
 from chatcache.turn import Turn
@@ -27,6 +29,7 @@ from chatcache.ui.settings_form import FIELDS, Form, Loaded, read_changes
 from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.storage_panel import StoredChat, render_storage, say_verified
 from chatcache.ui.texts import ENGLISH as texts
+from chatcache.ui.turkish import TURKISH
 from storage.segment_check import Damage, VerifyReport
 from storage.segment_report import SegmentReport
 
@@ -172,6 +175,17 @@ def test_what_happened_to_the_cache_stays_readable_after_the_turn() -> None:
     sentence = "Memory was short at token 3,210: this chat's cache is now 8-bit."
     markup = render_cache_panel(texts, MODEL, REPORT, replace(TURN, fallbacks=(sentence,)), is_first=False)
     assert sentence in Elements(markup).text
+
+
+def test_notices_problems_and_what_happened_are_in_the_pages_language() -> None:
+    lookup = replace(TURN, fallbacks=(CANNOT_GUESS,))
+    model, report = replace(MODEL, notices=(NO_TEMPLATE_NOTICE,)), replace(REPORT, problem=FORGOTTEN)
+    for sentence in (CANNOT_GUESS, NO_TEMPLATE_NOTICE, FORGOTTEN):
+        in_english = Elements(render_cache_panel(texts, model, report, lookup, is_first=False)).text
+        in_turkish = Elements(render_cache_panel(TURKISH, model, report, lookup, is_first=False)).text
+        assert sentence in in_english
+        assert sentence not in in_turkish
+        assert TURKISH.said(sentence) in in_turkish
 
 
 # ---------------------------------------------------------------------- gauge

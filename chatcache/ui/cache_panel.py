@@ -38,7 +38,7 @@ def render_cache_panel(
     pictures += _render_context(texts, model, stats, sampling or Sampling())
     facts = render_facts(_reply_rows(texts, stats) + _cache_rows(texts, model, report, stats, num_disk_bytes))
     told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
-    notices = "".join(f"<li>{html.escape(notice)}</li>" for notice in told)
+    notices = "".join(f"<li>{html.escape(texts.said(notice))}</li>" for notice in told)
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>{account}'
@@ -64,7 +64,7 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool) -> list[str]:
         sentences.append(texts.miss(stats.miss_reason, stats.miss_index, num_reused=reused, num_computed=num_computed))
     if stats.num_recomputed_tokens:
         sentences.append(texts.recomputed(stats.num_recomputed_tokens))
-    sentences.extend(stats.fallbacks)
+    sentences.extend(map(texts.said, stats.fallbacks))
     return sentences
 
 

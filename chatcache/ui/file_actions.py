@@ -100,7 +100,7 @@ class FileActions(Handlers):
                 done.added.append(report)
             if is_alone or report.notes:
                 sentence = self._texts.imported(report.session.title, report.outcome)
-                done.said.append(" ".join((sentence, *report.notes)))
+                done.said.append(" ".join((sentence, *map(self._texts.said, report.notes))))
         except ChatCacheError as error:
             done.num_refused += 1
             done.said.append(self._texts.not_imported(file.name, self.sentence(error)))

@@ -260,7 +260,7 @@ async def tail(
                 case StatusEvent():
                     reply.set_status(texts.status(event))
                 case CacheEvent(message=message):
-                    reply.set_status(message)
+                    reply.set_status(texts.said(message))
                 case DoneEvent():
                     return
         if events:

@@ -110,5 +110,5 @@ class Gauge:
     def _take_events(self) -> None:
         events = self._turn.events_since(self._num_read)
         self._num_read += len(events)
-        self._told += [event.message for event in events if isinstance(event, CacheEvent)]
+        self._told += [self._texts.said(event.message) for event in events if isinstance(event, CacheEvent)]
         self._is_writing |= any(isinstance(event, StatusEvent) and event.phase is Phase.DECODE for event in events)

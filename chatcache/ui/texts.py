@@ -165,6 +165,10 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
     def deleted(self, title: str) -> str:
         return f"“{title or self.UNTITLED}” is in the bin."
 
+    def said(self, sentence: str) -> str:
+        """What the service tells. A language of its own says a `Sentence` in its own words."""
+        return sentence
+
     def refused(self, error: ChatCacheError) -> str:
         """What an error of the service means to the person."""
         return str(error)

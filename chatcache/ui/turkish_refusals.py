@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from chatcache.errors import ChatCacheError, Fact, Reason
-from chatcache.ui.texts import Texts
+from chatcache.errors import ChatCacheError, Reason
+from chatcache.ui.turkish_told import TurkishTold
 
 
-class TurkishRefusals(Texts):
+class TurkishRefusals(TurkishTold):
     """See the module."""
 
-    REFUSALS: ClassVar[Mapping[Reason, str]] = {
+    REFUSALS: ClassVar[Mapping[str, str]] = {
         Reason.INVALID: "Bu, böyle kullanılamaz; hiçbir şey değiştirilmedi.",
         Reason.EMPTY_MESSAGE: "İleti boş. Göndermek için bir şey yazın.",
         Reason.TOO_FEW_TURNS: "Geri alınabilecek tur sayısı: {num_turns}.",
@@ -26,7 +26,7 @@ class TurkishRefusals(Texts):
         Reason.NOT_JSON: "Bu dosya JSON değil. JSON olarak dışa aktarılmış bir dosya seçin.",
         Reason.FOREIGN_FILE: "Bu, chatcache’ten dışa aktarılmış bir sohbet değil. JSON olarak aktarılmış birini seçin.",
         Reason.NEWER_FILE: "Bu sohbet daha yeni bir sürümden dışa aktarılmış. chatcache’i güncelleyin.",
-        Reason.DAMAGED_FILE: "Dosya bozuk. Hiçbir şey içe aktarılmadı; sohbeti yeniden dışa aktarın.",
+        Reason.DAMAGED_FILE: "Dosya bozuk: {detail}. Hiçbir şey içe aktarılmadı; sohbeti yeniden dışa aktarın.",
         Reason.NOT_FOUND: "Böyle bir sohbet ya da ileti yok. Hiçbir şey değiştirilmedi; sohbetleriniz listede.",
         Reason.IN_BIN: "Bu sohbet çöp kutusunda. Sürdürmek için geri yükleyin.",
         Reason.OTHER_CHAT: "Bu ileti bu sohbette değil.",
@@ -50,12 +50,7 @@ class TurkishRefusals(Texts):
     }
 
     def refused(self, error: ChatCacheError) -> str:
-        return self.REFUSALS[error.reason].format_map({name: self._fact(value) for name, value in error.facts.items()})
+        return self.said(error.sentence)
 
     def refused_setting(self, name: str, error: ChatCacheError) -> str:
         return f"{self.SETTING_NAMES[name]}: {self.refused(error)}"
-
-    def _fact(self, value: Fact) -> str:
-        if isinstance(value, str):
-            return value
-        return self.number(value) if isinstance(value, int) else f"{value:g}".replace(".", self.POINT)
