@@ -20,13 +20,18 @@ watch("value", () => {
   trigger("arrived");
 });
 
-// A follower may have failed: look again now and then, and when the tab is looked at. A tab that nobody looks at gives
-// its connection back after a while, for a browser has six for all its tabs together.
+// A follower may have failed: look again now and then, at once while nothing is shown yet, and when the tab is looked at.
+// The first one waits until the tab has arrived: see `follow`. A tab that nobody looks at gives its connection back after
+// a while, for a browser has six for all its tabs together.
 const lookAgain = () => {
-  if (arrival && !document.hidden) trigger("resumed");
+  if (!document.hidden) trigger("resumed");
 };
 let leaving = 0;
+setTimeout(() => trigger("resumed"));
 setInterval(lookAgain, 15000);
+setInterval(() => {
+  if (window.chatcache.box()?.disabled) lookAgain();
+}, 2000);
 window.addEventListener("chatcache-online", lookAgain);
 document.addEventListener("visibilitychange", () => {
   clearTimeout(leaving);

@@ -164,3 +164,22 @@ def test_an_edit_that_was_refused_is_saved_once_the_tab_shows_what_the_other_one
     button(other, "Save and send").click()
     expect(replies(page)).to_have_count(1)
     assert site.service.messages(session_id)[0].text == "Uno."
+
+
+# ------------------------------------------------------------------- the stream
+
+
+def test_a_tab_has_one_stream_of_events_from_the_beginning_on(page: Page, site: Site) -> None:
+    """Gradio's server ends the stream of a tab that waits for nothing, and what the tab asks in that moment is lost to
+    it until it asks again: its message box stayed closed."""
+    streams: list[str] = []
+    page.on("request", lambda request: streams.append(request.url) if "/queue/data" in request.url else None)
+    open_chat(page, site, SHORT, "One.")
+    expect(box(page)).to_be_enabled()
+    button(page, "New chat").click()
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    box(page).fill("Some words.")
+    expect(page.locator("#tally")).to_contain_text("typed")
+    box(page).press("Enter")
+    expect(replies(page)).to_have_count(1)
+    assert len(streams) == 1

@@ -167,10 +167,15 @@ def test_a_chat_that_is_removed_while_it_is_looked_at_is_not_called_unknown(
         service.delete(session_id)
 
     async def followed() -> list[Updates]:
-        following = Follower(service, page, texts).follow(Place().at(session_id).to_json(), TAB)
-        first = await anext(following)
+        follower = Follower(service, page, texts)
+        following = follower.follow(Place().at(session_id).to_json(), TAB)
+        updates = [await anext(following)]
         await asyncio.to_thread(service.delete if is_temporary else service.purge, session_id)
-        return [first, *await all_of(following)]
+        async for update in following:
+            updates.append(update)
+            if update.get(page.seen) == Seen().to_json():
+                await follower.leave(TAB)
+        return updates
 
     updates = asyncio.run(asyncio.wait_for(followed(), 20))
     notices = [update[page.notice] for update in updates if isinstance(update.get(page.notice), str)]
@@ -192,6 +197,30 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         return painted
 
     assert page.transcript in asyncio.run(left_and_back())
+
+
+@pytest.mark.parametrize(("place", "is_painted"), [(Place(), False), (Place().at(None), True)])
+def test_a_tab_is_followed_where_it_has_no_chat_too(
+    service: ChatService, page: Page, place: Place, is_painted: bool
+) -> None:
+    async def followed() -> tuple[list[Updates], list[Updates]]:
+        follower, seen = Follower(service, page, texts), list[Updates]()
+
+        async def look() -> None:
+            async for update in follower.follow(place.to_json(), TAB):
+                seen.append(update)
+
+        looking = asyncio.ensure_future(look())
+        await asyncio.sleep(0.3)
+        assert not looking.done()
+        again = await all_of(follower.resume(place.to_json(), TAB))
+        await follower.leave(TAB)
+        await looking
+        return seen, again
+
+    seen, again = asyncio.run(followed())
+    assert (page.transcript in seen[0]) == is_painted
+    assert page.transcript not in again[0], "it was followed already"
 
 
 def test_on_a_turkish_page_the_services_refusals_are_turkish_and_the_pages_own_stay_as_they_are(

@@ -90,7 +90,11 @@ class Follower(Handlers):
                 del self._watches[tab]
 
     async def _look(self, place: Place, watch: Watch) -> AsyncIterator[Updates]:
-        """Paint, tail the running turn, wait for the next change, and so on. Ends where there is no chat.
+        """Paint, tail the running turn, wait for the next change, and so on, until the tab leaves.
+
+        Where there is no chat it stays as well: something is under way then at every moment. Gradio's server ends the
+        stream of a tab for which nothing is, and what the tab asks before it has heard of that is answered only with
+        what it asks next.
 
         Every update names every component it ever named: Gradio sends differences, and its page applies them to values
         it has not shown yet, so what one update sets and the next leaves out can be lost.
@@ -99,12 +103,12 @@ class Follower(Handlers):
         painted: Updates = {}
         gauge: Updates = {self._page.gauge: ""}
         seen: View | None = None
-        while not self._is_over(watch):
+        while place.has_arrived and not self._is_over(watch):
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
                     yield self._paint_nothing(is_temporary=place.is_temporary)
-                    return
+                    break
                 painted = self._paint(view) | (cache or self._summarize(view)) | gauge
                 seen = view
                 yield painted
@@ -120,7 +124,7 @@ class Follower(Handlers):
                     await self._wait_for_change(view, watch)
             except NotFoundError:
                 yield self._paint_nothing() | self._say_gone(seen)
-                return
+                break
             except Exception as error:
                 if self._service.is_closed:
                     return  # it ended while this looked
@@ -128,6 +132,8 @@ class Follower(Handlers):
                 if not isinstance(error, ChatCacheError):
                     return  # the page looks again in a while
                 await watch.pause(CHANGE_TIMEOUT_S)
+        while not self._is_over(watch):
+            await watch.pause(CHANGE_TIMEOUT_S)
 
     def _paint(self, view: View) -> Updates:
         page, session, is_busy = self._page, view.session, view.is_busy

@@ -28,6 +28,11 @@ class Place:
     visit: int = 0
     is_temporary: bool = False
 
+    @property
+    def has_arrived(self) -> bool:
+        """The tab has been led somewhere, be it to a new chat; before that it shows nothing yet."""
+        return self.visit > 0
+
     def at(self, session_id: str | None, *, is_temporary: bool = False) -> Place:
         """Another session, or the beginning of a new one."""
         return Place(session_id=session_id, visit=self.visit + 1, is_temporary=is_temporary)
