@@ -199,6 +199,21 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
     assert page.transcript in asyncio.run(left_and_back())
 
 
+@pytest.mark.parametrize("is_temporary", [True, False])
+def test_a_chat_that_is_in_no_list_cannot_be_pinned(service: ChatService, page: Page, is_temporary: bool) -> None:
+    place = Place().at(service.create_session(temporary=is_temporary).id)
+
+    async def painted() -> Updates:
+        follower = Follower(service, page, texts)
+        following = follower.follow(place.to_json(), TAB)
+        first = await anext(following)
+        await follower.leave(TAB)
+        await all_of(following)
+        return first
+
+    assert asyncio.run(painted())[page.pin]["visible"] is not is_temporary
+
+
 @pytest.mark.parametrize(("place", "is_painted"), [(Place(), False), (Place().at(None), True)])
 def test_a_tab_is_followed_where_it_has_no_chat_too(
     service: ChatService, page: Page, place: Place, is_painted: bool

@@ -291,6 +291,25 @@ def test_continue_is_offered_where_a_reply_broke_off(
     assert any(sentence in said for sentence in texts.FINISHED.values()) is (reason is not FinishReason.STOP)
 
 
+BROKEN_OFF = [reason for reason in FinishReason if reason is not FinishReason.STOP]
+
+
+@pytest.mark.parametrize("reason", BROKEN_OFF)
+@pytest.mark.parametrize("at", ["the tip", "an answered reply", "a tip that was rolled back to", "a busy chat"])
+def test_what_can_be_done_about_a_reply_is_said_where_its_button_is(reason: FinishReason, at: str) -> None:
+    messages = [user("a"), reply("b")]
+    if at == "an answered reply":
+        messages += [user("c", id="u2", parent_id="r1"), reply("d", id="r2", parent_id="u2")]
+    undone_id = "r9" if at == "a tip that was rolled back to" else None
+    ended = {"r1": TurnStats(finish_reason=reason)}
+    markup = render_transcript(texts, messages, ended, is_busy=at == "a busy chat", undone_id=undone_id)
+    said, next_step = Elements(markup).text, texts.WHAT_NEXT[reason]
+    assert texts.FINISHED[reason] in said
+    button = next((name for name in ("Continue", "Regenerate", "Roll back") if name in next_step), None)
+    assert button is not None
+    assert (next_step in said) == (f'title="{button}"' in markup.split('data-id="r2"')[0])
+
+
 @pytest.mark.parametrize(("number", "disabled"), [(1, ["previous"]), (2, []), (3, ["next"])])
 def test_alternatives_are_counted_and_end_where_they_end(number: int, disabled: list[str]) -> None:
     markup = render_transcript(texts, [user("a"), reply("b", alternative_number=number, num_alternatives=3)], {})

@@ -153,7 +153,10 @@ class Follower(Handlers):
             page.seen: Seen.of(session).to_json(),
             page.title: render_title(self._texts, session.title, is_temporary=view.is_temporary),
             page.session_tools: gr.update(visible=session.deleted_at is None),
-            page.pin: gr.update(value=self._texts.UNPIN if session.pinned else self._texts.PIN),
+            page.pin: gr.update(
+                value=self._texts.UNPIN if session.pinned else self._texts.PIN,
+                visible=not view.is_temporary,  # it would stand first in a list that it is not in
+            ),
             page.transcript: transcript,
             page.live: LiveReply(self._texts).to_json() if view.turn is not None else None,
             page.message: gr.update(interactive=True),

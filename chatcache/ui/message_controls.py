@@ -47,7 +47,7 @@ def render_reply_controls(
     is_busy: bool,
     undone_id: str | None = None,
 ) -> str:
-    """Below a reply. `undone_id`: what the tip can go forward to; a reply that was answered cannot be continued."""
+    """Below a reply. `undone_id`: what the tip can go forward to."""
     tools = render_button("copy", None, texts.COPY, "icon copy")
     if is_busy:
         return f'<span class="tools">{tools}</span>'
@@ -58,10 +58,15 @@ def render_reply_controls(
         tools += render_button("regenerate", message.id, texts.REGENERATE_THIS, "icon regenerate")
         return f'{_render_versions(texts, message, *names)}<span class="tools">{tools}</span>'
     steps = render_button("regenerate", message.id, texts.REGENERATE, "regenerate", keys="Alt+Shift+R")
-    if finish_reason(message, stats) in CONTINUABLE and undone_id is None:
+    if can_continue(message, stats, is_tip=is_tip, undone_id=undone_id):
         steps += render_button("continue", message.id, texts.CONTINUE, "continue")
     steps += render_button("rollback", message.id, texts.ROLL_BACK, "rollback") + render_forward(texts, undone_id)
     return f'{_render_versions(texts, message, *names)}{steps}<span class="tools">{tools}</span>'
+
+
+def can_continue(message: Message, stats: TurnStats | None, *, is_tip: bool, undone_id: str | None) -> bool:
+    """Whether a reply can be written on: it ended before it was complete, and nothing answers it."""
+    return is_tip and undone_id is None and finish_reason(message, stats) in CONTINUABLE
 
 
 def render_forward(texts: Texts, undone_id: str | None) -> str:

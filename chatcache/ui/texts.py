@@ -191,13 +191,21 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
                 return ""
 
     FINISHED: ClassVar[Mapping[FinishReason, str]] = {
-        FinishReason.LENGTH: "Ended at the longest reply allowed. Continue goes on.",
-        FinishReason.CANCELLED: "Stopped. Continue goes on from here.",
-        FinishReason.CONTEXT_FULL: "The context is full; everything is kept. Roll back, start a new chat, or let this "
-        "chat leave out its oldest turns (Settings).",
-        FinishReason.INTERRUPTED: "Interrupted. What was written is kept; Continue goes on from here.",
-        FinishReason.ERROR: "The reply broke off by an error. What was written is kept; Regenerate tries again.",
+        FinishReason.LENGTH: "Ended at the longest reply allowed.",
+        FinishReason.CANCELLED: "Stopped.",
+        FinishReason.CONTEXT_FULL: "The context is full; everything is kept.",
+        FinishReason.INTERRUPTED: "Interrupted. What was written is kept.",
+        FinishReason.ERROR: "The reply broke off by an error. What was written is kept.",
     }
+    WHAT_NEXT: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.LENGTH: "Continue goes on.",
+        FinishReason.CANCELLED: "Continue goes on from here.",
+        FinishReason.CONTEXT_FULL: "Roll back, start a new chat, or let this chat leave out its oldest turns "
+        "(Settings).",
+        FinishReason.INTERRUPTED: "Continue goes on from here.",
+        FinishReason.ERROR: "Regenerate tries again.",
+    }
+    """What can be done about it, said where the buttons are that do it."""
 
     SOURCES: ClassVar[Mapping[str, str]] = {
         "live": "from memory",

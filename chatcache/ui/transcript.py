@@ -17,6 +17,8 @@ from chatcache.ui.attached import AttachedFile, parts_of
 from chatcache.ui.code import render_code
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown, render_plain
 from chatcache.ui.message_controls import (
+    CONTINUABLE,
+    can_continue,
     finish_reason,
     render_button,
     render_forward,
@@ -142,7 +144,7 @@ def _render_message(
             f'<div class="plain bubble">{_render_parts(texts, parts)}</div>{_unfold(texts, said)}'
             f"<footer>{render_question_controls(texts, message, is_busy=is_busy)}</footer></article>"
         )
-    ending = _ending(texts, message, stats)
+    ending = _ending(texts, message, stats, is_tip=is_tip, undone_id=undone_id)
     body = render_markdown(message.text, texts)
     if not message.text and not ending:
         body = f'<p class="quiet">{texts.EMPTY_REPLY}</p>'
@@ -186,7 +188,11 @@ def _thought(texts: Texts, message: Message) -> str:
     )
 
 
-def _ending(texts: Texts, message: Message, stats: TurnStats | None) -> str:
+def _ending(texts: Texts, message: Message, stats: TurnStats | None, *, is_tip: bool, undone_id: str | None) -> str:
+    """Why a reply ended before it was complete, and what can be done about it with the buttons that it has."""
     reason = finish_reason(message, stats)
-    sentence = texts.FINISHED.get(reason) if reason else None
-    return f'<p class="ending">{sentence}</p>' if sentence else ""
+    if reason is None or reason not in texts.FINISHED:
+        return ""
+    has_button = can_continue(message, stats, is_tip=is_tip, undone_id=undone_id) if reason in CONTINUABLE else is_tip
+    what_next = f" {texts.WHAT_NEXT[reason]}" if has_button else ""
+    return f'<p class="ending">{texts.FINISHED[reason]}{what_next}</p>'

@@ -138,12 +138,19 @@ class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
     )
 
     FINISHED: ClassVar[Mapping[FinishReason, str]] = {
-        FinishReason.LENGTH: "İzin verilen en uzun yanıtta bitti. Sürdür ile devam eder.",
-        FinishReason.CANCELLED: "Durduruldu. Sürdür ile buradan devam eder.",
-        FinishReason.CONTEXT_FULL: "Bağlam doldu; her şey saklandı. Bir tur geri gidin, yeni bir sohbet başlatın ya da "
-        "bu sohbetin en eski turlarını dışarıda bırakmasına izin verin (Ayarlar).",
-        FinishReason.INTERRUPTED: "Kesildi. Yazılanlar saklandı; Sürdür ile buradan devam eder.",
-        FinishReason.ERROR: "Yanıt bir hata yüzünden kesildi. Yazılanlar saklandı; Yeniden üret ile tekrar denenir.",
+        FinishReason.LENGTH: "İzin verilen en uzun yanıtta bitti.",
+        FinishReason.CANCELLED: "Durduruldu.",
+        FinishReason.CONTEXT_FULL: "Bağlam doldu; her şey saklandı.",
+        FinishReason.INTERRUPTED: "Kesildi. Yazılanlar saklandı.",
+        FinishReason.ERROR: "Yanıt bir hata yüzünden kesildi. Yazılanlar saklandı.",
+    }
+    WHAT_NEXT: ClassVar[Mapping[FinishReason, str]] = {
+        FinishReason.LENGTH: "Sürdür ile devam eder.",
+        FinishReason.CANCELLED: "Sürdür ile buradan devam eder.",
+        FinishReason.CONTEXT_FULL: "Bir tur geri gidin, yeni bir sohbet başlatın ya da bu sohbetin en eski turlarını "
+        "dışarıda bırakmasına izin verin (Ayarlar).",
+        FinishReason.INTERRUPTED: "Sürdür ile buradan devam eder.",
+        FinishReason.ERROR: "Yeniden üret ile tekrar denenir.",
     }
 
     SOURCES: ClassVar[Mapping[str, str]] = {
