@@ -18,15 +18,18 @@ def render_details(texts: Texts, message: Message, stats: TurnStats | None, made
         return ""
     facts = render_facts(_rows(texts, message, stats, made))
     return (
-        f'<details class="figures"><summary title="{texts.SHOW_DETAILS}"><span>{_summary(texts, stats)}</span>'
+        f'<details class="figures"><summary title="{texts.SHOW_DETAILS}">{_summary(texts, stats)}'
         f'<span class="sr-only">{texts.SHOW_DETAILS}</span></summary>{facts}</details>'
     )
 
 
 def _summary(texts: Texts, stats: TurnStats) -> str:
     reused, computed = texts.number(stats.num_cached_tokens), texts.number(stats.num_computed_tokens)
-    words = f"{reused} {texts.REUSED} · {computed} {texts.COMPUTED}"
-    return words + (f" · {texts.speed(stats.decode_tokens_per_s)}" if stats.decode_tokens_per_s else "")
+    words = f"<span>{reused} {texts.REUSED} · {computed} {texts.COMPUTED}"
+    speed = (
+        f'<span class="speed"> · {texts.speed(stats.decode_tokens_per_s)}</span>' if stats.decode_tokens_per_s else ""
+    )
+    return f"{words}{speed}</span>"
 
 
 def _rows(texts: Texts, message: Message, stats: TurnStats, made: TurnDetails | None) -> list[tuple[str, str]]:

@@ -1,0 +1,83 @@
+"""That nothing on the page is cut, squeezed or broken into lines, wide and narrow, in both languages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from browser import SCREENSHOTS, SHORT, WAIT_MS, Site, button
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from chatcache.ui.texts import ENGLISH, Texts
+from chatcache.ui.turkish import TURKISH
+
+pytestmark = pytest.mark.browser
+
+LOCALES = {"en": "en-US", "tr": "tr-TR"}
+
+
+@pytest.fixture(
+    params=[(1280, ENGLISH), (1280, TURKISH), (390, ENGLISH), (390, TURKISH)], ids="{0[0]} {0[1].LANGUAGE}".format
+)
+def screen(request: pytest.FixtureRequest, browser: Browser) -> Iterator[tuple[Page, Texts]]:
+    """A page of this width, in this language."""
+    width, texts = request.param
+    context = browser.new_context(viewport={"width": width, "height": 800}, locale=LOCALES[texts.LANGUAGE])
+    context.set_default_timeout(WAIT_MS)
+    yield context.new_page(), texts
+    context.close()
+
+
+def top_of(element: Locator) -> float:
+    box = element.bounding_box()
+    assert box is not None
+    return box["y"] + box["height"] / 2
+
+
+def assert_in_view(page: Page, element: Locator) -> None:
+    """All of it is on the screen, and all of its words are in it."""
+    box, size = element.bounding_box(), page.viewport_size
+    assert box is not None
+    assert size is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= size["width"]
+    assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
+
+
+def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], site: Site) -> None:
+    page, texts = screen
+    session = site.service.create_session(sampling=SHORT)
+    site.service.send(session.id, "One.").result(60)
+    site.service.regenerate(session.id).result(60)
+    site.service.send(session.id, "Two.").result(60)
+    site.service.rollback(session.id)
+    page.goto(site.address(session.id))
+    tip = page.locator("#transcript .tip")
+    expect(button(page, texts.FORWARD)).to_be_visible()
+    buttons = tip.locator("footer button").all()
+    assert len(buttons) == 8
+    assert len({round(top_of(each)) for each in buttons}) == 1
+    figures = tip.locator(".figures summary")
+    assert top_of(figures) > top_of(buttons[0]) + 20
+    assert figures.evaluate("e => e.getBoundingClientRect().height") < 36, "it is broken into lines"
+    for each in (*buttons, figures, page.locator("#send"), page.locator("#sidebar .toggle-button")):
+        assert_in_view(page, each)
+    page.screenshot(path=SCREENSHOTS / f"below-a-reply-{page.viewport_size['width']}-{texts.LANGUAGE}.png")  # type: ignore[index]
+
+
+def test_the_closed_lists_button_stands_beside_the_title(screen: tuple[Page, Texts], site: Site) -> None:
+    page, _ = screen
+    session = site.service.create_session(title="How does one find a number in a sorted list of a million numbers?")
+    page.goto(site.address(session.id))
+    toggle, title = page.locator("#sidebar .toggle-button"), page.locator("#title h1")
+    expect(title).to_be_visible()
+    if page.locator("#sidebar.open").count():
+        toggle.click()
+    expect(page.locator("#sidebar.open")).to_have_count(0)
+    page.wait_for_function("document.querySelector('#sidebar .toggle-button').getBoundingClientRect().x > 0")
+    assert_in_view(page, toggle)
+    button_box, title_box = toggle.bounding_box(), title.bounding_box()
+    assert button_box is not None
+    assert title_box is not None
+    assert button_box["x"] + button_box["width"] <= title_box["x"]
+    assert title_box["width"] >= 150
