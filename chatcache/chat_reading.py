@@ -74,6 +74,16 @@ class ChatReading(OwnedSessions):
         with translated_store_errors():
             return self._starter.context_start(self._store.get_session(self._owner, session_id))
 
+    def num_fed_tokens(self, session_id: str) -> int:
+        """How many tokens the model has been fed and has said by the end of the current branch: what the next turn
+        finds taken of its context, whatever was counted when they were written.
+
+        Raises InvalidInputError where the model's template refuses the conversation.
+        """
+        with translated_store_errors():
+            session = self._store.get_session(self._owner, session_id)
+            return len(self._starter.fed_ids(session, self._store.branch(self._owner, session_id)))
+
     def alternatives(self, message_id: str) -> tuple[Message, ...]:
         """The message and its siblings, oldest first."""
         with translated_store_errors():

@@ -141,7 +141,16 @@ def test_the_gauge_shows_a_reply_while_it_is_written_and_stays(page: Page, site:
     expect(gauge).to_contain_text(texts.LIVE_NOW)
     expect(gauge.locator("polyline")).to_have_count(1)
     button(page, "Stop").click()
-    expect(gauge).to_contain_text(texts.LIVE_BEFORE)
+    expect(gauge).to_contain_text(texts.LAST_REPLY)
+    facts = page.get_by_role("region", name="Cache").locator("dl")
+    speed, held = gauge.locator("p").inner_text().split(" · ")
+    expect(facts).to_contain_text(speed)
+    expect(facts).to_contain_text(held)
+    button(page, "Regenerate").click()
+    expect(gauge).to_contain_text(texts.LIVE_NOW)
+    button(page, "Stop").click()
+    button(page, "Previous reply").click()
+    expect(gauge).to_be_empty()
 
 
 def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(page: Page, site: Site) -> None:

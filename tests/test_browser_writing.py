@@ -205,12 +205,17 @@ def test_what_is_typed_is_counted(page: Page, site: Site) -> None:
     session_id = open_chat(page, site, ONE, "One.")
     text = "How many tokens are there in this sentence?"
     box(page).fill(text)
-    tip = site.service.messages(session_id)[-1]
-    stats = site.service.turn_stats([tip.id])[tip.id]
     num_typed = site.service.count_tokens(text)
-    num_used = stats.num_prompt_tokens + stats.num_completion_tokens
-    num_left = site.service.model_info.max_context_tokens - num_used - num_typed
-    expect(page.get_by_text(f"{num_typed} tokens typed, {num_left:,} left")).to_be_visible()
+
+    def left() -> str:
+        num_left = site.service.model_info.max_context_tokens - site.service.num_fed_tokens(session_id) - num_typed
+        return f"{num_typed} tokens typed, {num_left:,} left"
+
+    before = left()
+    expect(page.get_by_text(before)).to_be_visible()
+    site.service.edit(site.service.messages(session_id)[-1].id, "A longer reply, written by hand.")
+    assert left() != before
+    expect(page.get_by_text(left())).to_be_visible()
     box(page).press("Enter")
     expect(page.get_by_text("tokens typed")).to_have_count(0)
     button(page, "Roll back").click()

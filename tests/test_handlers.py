@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +24,9 @@ from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
 from chatcache.ui.layout import Page, lay_out
 from chatcache.ui.panel_handlers import PanelHandlers
-from chatcache.ui.place import Destination, Place, Seen
+from chatcache.ui.place import Destination, Place, Seen, Used
+from chatcache.ui.settings_form import FIELDS, Form, Loaded
+from chatcache.ui.settings_handlers import SettingsHandlers
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
 
@@ -121,10 +124,16 @@ def test_a_step_forward_from_where_the_chat_no_longer_is_changes_nothing(service
     assert service.get_session(session_id) == before
 
 
-def test_what_is_typed_for_a_chat_that_is_gone_is_not_counted(service: ChatService, page: Page) -> None:
-    count = Composer(service, page, texts).count
-    assert count(NOWHERE.to_json(), "Some words.") == {page.tally: ""}
-    assert "typed" in count(Place().to_json(), "Some words.")[page.tally]
+@pytest.mark.parametrize(("used", "is_known"), [(Used(450), True), (Used(), False), ("what is it?", False)])
+def test_what_is_left_for_a_message_is_what_the_page_shows_as_free(
+    service: ChatService, page: Page, used: Used | str, is_known: bool
+) -> None:
+    text, whole = "Some words.", service.model_info.max_context_tokens
+    sent = used if isinstance(used, str) else used.to_json()
+    said = Elements(Composer(service, page, texts).count(sent, text)[page.tally]).text
+    num_typed = service.count_tokens(text)
+    num_left = f", {texts.number(whole - 450 - num_typed)} left" if is_known else ""
+    assert said == f"{texts.tokens(num_typed)} typed{num_left}"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +206,38 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         return painted
 
     assert page.transcript in asyncio.run(left_and_back())
+
+
+def fields(session_id: str | None, **typed: Any) -> list[Any]:
+    """The settings' fields of a tab that filled them for this chat, and in which this was typed since."""
+    loaded, form = Loaded(session_id, Form()).to_json(), replace(Form(), **typed)
+    return [loaded, *(getattr(form, name) for name in FIELDS)]
+
+
+def kept_free(page: Page, updates: Updates) -> str:
+    said = Elements(updates[page.cache]).text
+    return said.split(texts.RESERVED_FOR_REPLY)[1].split(texts.FREE)[0]
+
+
+def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service: ChatService, page: Page) -> None:
+    place, settings = Place().at(None), SettingsHandlers(service, page, texts)
+
+    async def painted(*form: Any) -> Updates:
+        follower = Follower(service, page, texts)
+        following = follower.follow(place.to_json(), TAB, *form)
+        first = await anext(following)
+        await follower.leave(TAB)
+        await all_of(following)
+        return first
+
+    usual = kept_free(page, asyncio.run(painted()))
+    typed, of_another = fields(None, max_new_tokens=7.0), fields("another chat", max_new_tokens=7.0)
+    assert kept_free(page, asyncio.run(painted(*typed))) == "7" != usual
+    assert kept_free(page, asyncio.run(painted(*of_another))) == usual
+    assert kept_free(page, settings.save(place.to_json(), *typed)) == "7"
+    assert kept_free(page, settings.reset(place.to_json())) == usual
+    begun = service.create_session()
+    assert page.cache not in settings.save(Place().at(begun.id).to_json(), *fields(begun.id, max_new_tokens=7.0))
 
 
 @pytest.mark.parametrize("is_temporary", [True, False])

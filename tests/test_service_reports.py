@@ -12,7 +12,7 @@ from services import GREEDY, open_service, runtime_of
 
 from chatcache import writer_pace
 from chatcache.chat import ChatService
-from chatcache.errors import InvalidInputError
+from chatcache.errors import InvalidInputError, NotFoundError
 from chatcache.loader import LoadedModel
 from chatcache.memory.planner import plan_cache, plan_memory
 from chatcache.memory.rehearsal import rehearse
@@ -47,6 +47,24 @@ def test_the_report_names_each_chat_of_the_owner_and_no_one_elses(service: ChatS
     mine = report.chats[1]
     assert (mine.kind, mine.num_tokens, mine.num_bytes) == (report.kind, report.num_tokens, report.num_bytes)
     assert sum(c.num_bytes for c in report.chats) == report.total_bytes < report.reserved_bytes
+
+
+def test_what_a_chat_takes_of_the_context_is_what_its_next_turn_is_fed(service: ChatService) -> None:
+    session_id = chat(service)
+    first = service.num_fed_tokens(session_id)
+    assert service.continue_reply(session_id).result(30).stats.num_prompt_tokens == first
+    longer = service.num_fed_tokens(session_id)
+    assert longer > first
+    service.edit(service.messages(session_id)[-1].id, "Written by hand, and so counted by no turn.")
+    by_hand = service.num_fed_tokens(session_id)
+    assert service.continue_reply(session_id).result(30).stats.num_prompt_tokens == by_hand != longer
+    written_on = service.num_fed_tokens(session_id)
+    service.update_session(session_id, system_prompt="Speak of numbers only.")
+    assert service.num_fed_tokens(session_id) > written_on
+    service.rollback(session_id)
+    assert service.num_fed_tokens(session_id) == 0
+    with pytest.raises(NotFoundError):
+        service.for_owner("other").num_fed_tokens(session_id)
 
 
 def test_the_plan_is_the_planners_own(service: ChatService, tiny_llama: LoadedModel) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from services import open_service
-from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, reply, session
+from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, figures, panel, reply, session
 
 from chatcache.chat import ChatService
 from chatcache.engine import CANNOT_GUESS
@@ -20,9 +20,10 @@ from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import NO_TEMPLATE_NOTICE, LoadedModel
 from chatcache.persistence import FORGOTTEN
 from chatcache.reports import LiveChat, ModelInfo, StorageReport
-from chatcache.stats import Sampling, TurnStats
+from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.plan_panel import render_plan
 from chatcache.ui.settings_form import FIELDS, Form, Loaded, read_changes
@@ -30,6 +31,7 @@ from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.storage_panel import StoredChat, render_storage, say_verified
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
+from storage.records import MessageStatus
 from storage.segment_check import Damage, VerifyReport
 from storage.segment_report import SegmentReport
 
@@ -152,7 +154,7 @@ def test_the_budget_is_shown_by_chat_and_kind() -> None:
         total_bytes=90 * 1024,
         chats=(LiveChat("s1", "dynamic", 430, 45 * 1024), LiveChat("s2", "quantized-int8", 900, 45 * 1024)),
     )
-    markup = render_cache_panel(texts, MODEL, report, TURN, is_first=False, session_id="s1")
+    markup = render_cache_panel(texts, figures(report=report))
     said = " ".join(Elements(markup).text.split())
     assert "This chat · dynamic45.0 KiB" in said
     assert "1 other chat · quantized-int845.0 KiB" in said
@@ -163,8 +165,7 @@ def test_the_budget_is_shown_by_chat_and_kind() -> None:
 
 def test_the_context_shows_what_a_reply_has_kept_free_and_what_was_left_out() -> None:
     stats = replace(TURN, context_start=6)
-    markup = render_cache_panel(texts, MODEL, REPORT, stats, is_first=False, sampling=Sampling(max_new_tokens=100))
-    said = " ".join(Elements(markup).text.split())
+    said = panel(stats, sampling={"max_new_tokens": 100})
     assert "Used450" in said
     assert "Kept free for the reply100" in said
     assert "Free1,498" in said
@@ -173,16 +174,17 @@ def test_the_context_shows_what_a_reply_has_kept_free_and_what_was_left_out() ->
 
 def test_what_happened_to_the_cache_stays_readable_after_the_turn() -> None:
     sentence = "Memory was short at token 3,210: this chat's cache is now 8-bit."
-    markup = render_cache_panel(texts, MODEL, REPORT, replace(TURN, fallbacks=(sentence,)), is_first=False)
-    assert sentence in Elements(markup).text
+    assert sentence in panel(replace(TURN, fallbacks=(sentence,)))
 
 
 def test_notices_problems_and_what_happened_are_in_the_pages_language() -> None:
     lookup = replace(TURN, fallbacks=(CANNOT_GUESS,))
-    model, report = replace(MODEL, notices=(NO_TEMPLATE_NOTICE,)), replace(REPORT, problem=FORGOTTEN)
+    shown = replace(
+        figures(lookup, replace(REPORT, problem=FORGOTTEN)), model=replace(MODEL, notices=(NO_TEMPLATE_NOTICE,))
+    )
     for sentence in (CANNOT_GUESS, NO_TEMPLATE_NOTICE, FORGOTTEN):
-        in_english = Elements(render_cache_panel(texts, model, report, lookup, is_first=False)).text
-        in_turkish = Elements(render_cache_panel(TURKISH, model, report, lookup, is_first=False)).text
+        in_english = Elements(render_cache_panel(texts, shown)).text
+        in_turkish = Elements(render_cache_panel(TURKISH, shown)).text
         assert sentence in in_english
         assert sentence not in in_turkish
         assert TURKISH.said(sentence) in in_turkish
@@ -251,11 +253,41 @@ def test_what_happens_to_the_cache_is_told_beside_the_gauge() -> None:
     bench.turn.emit(CacheEvent("int8", 9, "Memory was <short>."))
     assert "Memory was &lt;short&gt;." in bench.run(3, tokens_per_s=5)[-1]
     bench.turn.emit(DoneEvent(Reply(reply("x"), TurnStats())))
-    assert texts.LIVE_BEFORE in bench.gauge.end()
-    assert "short" not in bench.gauge.end(), "the figures of the turn tell it now"
+    rest = bench.gauge.rest(figures(last=reply("x")))
+    assert texts.LAST_REPLY in rest
+    assert "short" not in rest, "the figures of the turn tell it now"
     num_asked = bench.num_asked
     bench.run(5, tokens_per_s=5)
     assert bench.num_asked == num_asked
+
+
+def test_the_line_of_the_last_reply_stands_beside_the_figures_that_the_panel_has() -> None:
+    bench = Bench()
+    assert "9.0 tokens/s" in bench.run(10, tokens_per_s=9)[-1]
+    shown = figures(last=reply("x"))
+    rest = bench.gauge.rest(shown)
+    assert f"{texts.LAST_REPLY}45.1 tokens/s · 430 tokens, 45.0 KiB" in Elements(rest).text
+    assert f'aria-label="{texts.LAST_MINUTE}: 45.1 tokens/s"' in rest
+    said = Elements(render_cache_panel(texts, shown)).text
+    assert f"{texts.SPEED}45.1 tokens/s" in said
+    assert f"{texts.IN_MEMORY}430 tokens, 45.0 KiB" in said
+    gone = replace(shown, report=replace(REPORT, is_live=False, num_tokens=0, num_bytes=0))
+    assert "0 tokens" not in bench.gauge.rest(gone)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        figures(last=reply("x", id="r2")),
+        figures(None, last=reply("x", edited=True)),
+        figures(TurnStats(finish_reason=FinishReason.INTERRUPTED), last=reply("x", status=MessageStatus.INTERRUPTED)),
+        ChatFigures.of_new_chat(MODEL, Sampling()),
+    ],
+)
+def test_no_line_stands_where_its_reply_is_not_shown_or_was_not_counted(shown: ChatFigures) -> None:
+    bench = Bench()
+    bench.run(10, tokens_per_s=9)
+    assert bench.gauge.rest(shown) == ""
 
 
 # -------------------------------------------------------------------- storage

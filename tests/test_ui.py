@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from gradio.utils import diff
@@ -20,6 +21,7 @@ from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import describe, render_cache_panel
 from chatcache.ui.chat_days import ChatGroup, Span
+from chatcache.ui.chat_figures import ChatFigures, Uncounted
 from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found, render_title
 from chatcache.ui.follow import Watch, tail
 from chatcache.ui.formulas import render_formula
@@ -28,8 +30,8 @@ from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
-from chatcache.ui.view import View
-from storage.records import MessageStatus
+from chatcache.ui.view import CacheLook, View
+from storage.records import Message, MessageStatus
 
 # ------------------------------------------------------------------- Markdown
 
@@ -400,8 +402,29 @@ TURN = TurnStats(
 )
 
 
+def figures(
+    stats: TurnStats | None = TURN,
+    report: CacheReport | None = REPORT,
+    *,
+    last: Message | None = None,
+    num_disk_bytes: int = 0,
+    num_used_tokens: int | None = 450,
+    **of_chat: Any,
+) -> ChatFigures:
+    """Of the chat `s1`, whose last reply cost `stats`."""
+    last = last or reply("b", position=3)
+    look = None if report is None else CacheLook(report, num_disk_bytes, num_used_tokens)
+    view = View(session("A chat", **of_chat), (user("a"), last), 0, {last.id: stats} if stats else {}, None)
+    return ChatFigures.of(MODEL, view, look)
+
+
+def panel(*args: Any, **kwargs: Any) -> str:
+    """What the cache region says of `figures`."""
+    return " ".join(Elements(render_cache_panel(texts, figures(*args, **kwargs))).text.split())
+
+
 def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> None:
-    text = " ".join(Elements(render_cache_panel(texts, MODEL, REPORT, TURN, is_first=False)).text.split())
+    text = panel()
     for words in (
         "412 of 430 tokens reused from memory, 18 computed",
         "210 ms",
@@ -416,12 +439,12 @@ def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> No
 
 def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
     report = replace(REPORT, problem="The disk <is> full.")
-    assert "The disk <is> full." in Elements(render_cache_panel(texts, MODEL, report, TURN, is_first=False)).text
+    assert "The disk <is> full." in panel(report=report)
 
 
 def test_two_sources_are_told_apart() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
-    assert "400 ms" in render_cache_panel(texts, MODEL, REPORT, stats, is_first=False)
+    assert "400 ms" in panel(stats)
     assert "(400 from disk, 12 from a shared beginning)" in describe(texts, stats, is_first=False)[1]
 
 
@@ -467,29 +490,89 @@ def test_repairs_and_fallbacks_are_told() -> None:
     ]
 
 
+GONE = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
+
+
 def test_a_chat_without_a_cache_is_told_plainly() -> None:
-    assert texts.CACHE_EMPTY in render_cache_panel(texts, MODEL, None, None, is_first=True)
-    gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
-    text = Elements(render_cache_panel(texts, MODEL, gone, TURN, is_first=False)).text
-    assert texts.CACHE_NOWHERE in text
-    assert "412 of 430" in text, "the last turn's figures stay"
+    assert texts.CACHE_EMPTY in render_cache_panel(texts, ChatFigures.of_new_chat(MODEL, Sampling()))
+    said = panel(report=GONE)
+    assert texts.CACHE_NOWHERE in said
+    assert "412 of 430" in said, "the last turn's figures stay"
 
 
 def test_a_cache_that_waits_on_disk_is_told_with_its_size() -> None:
-    gone = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
-    text = Elements(render_cache_panel(texts, MODEL, gone, TURN, is_first=False, num_disk_bytes=3 * 2**20)).text
-    assert texts.CACHE_ON_DISK in text
-    assert "3.0 MiB" in text
-    live = Elements(render_cache_panel(texts, MODEL, REPORT, TURN, is_first=False)).text
-    assert texts.CACHE_ON_DISK not in live
-    assert texts.CACHE_NOWHERE not in live
+    said = panel(report=GONE, num_disk_bytes=3 * 2**20)
+    assert texts.CACHE_ON_DISK in said
+    assert "3.0 MiB" in said
+    assert texts.CACHE_ON_DISK not in panel()
+    assert texts.CACHE_NOWHERE not in panel()
 
 
-def test_an_interrupted_reply_leaves_the_figures_of_the_one_before() -> None:
-    messages = (user("a"), reply("b"), user("c", id="u2"), reply("d", id="r2", position=3))
-    uncounted = {"r1": TURN, "r2": TurnStats(finish_reason=FinishReason.INTERRUPTED)}
-    assert View(session("x"), messages, 0, uncounted, None).last_reply == messages[1]
+@pytest.mark.parametrize("report", [None, GONE, REPORT])
+@pytest.mark.parametrize("num_disk_bytes", [0, 100])
+def test_of_a_chat_without_a_reply_nothing_is_said_that_is_not_so(
+    report: CacheReport | None, num_disk_bytes: int
+) -> None:
+    look = None if report is None else CacheLook(report, num_disk_bytes, 0)
+    view = View(session("A chat"), (), 0, {"r1": TURN}, None)
+    said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view, look))).text
+    if report is REPORT:
+        assert texts.CACHE_IDLE in said
+    else:
+        assert (texts.CACHE_ON_DISK if report and num_disk_bytes else texts.CACHE_EMPTY) in said
+    assert texts.CACHE_NOWHERE not in said
+    assert texts.LAST_REPLY not in said
+    assert "412" not in said
+
+
+INTERRUPTED = TurnStats(finish_reason=FinishReason.INTERRUPTED)
+STOPPED_AT_ONCE = TurnStats(finish_reason=FinishReason.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stats", "why"),
+    [
+        ({"edited": True}, None, Uncounted.BY_HAND),
+        ({"status": MessageStatus.INTERRUPTED}, INTERRUPTED, Uncounted.INTERRUPTED),
+        ({"status": MessageStatus.INTERRUPTED, "edited": True}, INTERRUPTED, Uncounted.INTERRUPTED),
+        ({}, STOPPED_AT_ONCE, Uncounted.NOTHING_READ),
+        ({}, None, Uncounted.UNKNOWN),
+    ],
+)
+def test_of_a_reply_that_was_not_counted_that_is_said_and_no_other_replys_figures(
+    fields: dict[str, Any], stats: TurnStats | None, why: Uncounted
+) -> None:
+    last = reply("d", id="r2", position=3, **fields)
+    counted = {"r1": TURN} | ({"r2": stats} if stats else {})
+    view = View(session("A chat"), (user("a"), reply("b"), user("c", id="u2"), last), 0, counted, None)
+    said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view, CacheLook(REPORT, 0, 512)))).text
+    assert f"{texts.LAST_REPLY}{texts.UNCOUNTED[why]}" in said
+    assert "512 of 2,048 tokens" in said
+    for figure in ("412", "45.1 tokens/s", "210 ms"):
+        assert figure not in said
+
+
+def test_a_reply_that_is_being_written_is_not_the_last_one() -> None:
+    messages = (user("a"), reply("b"), user("c", id="u2"), reply("", id="r2", status=MessageStatus.GENERATING))
+    assert View(session("x"), messages, 0, {}, None).last_reply == messages[1]
     assert View(session("x"), messages[:1], 0, {}, None).last_reply is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "reuse", "is_said"),
+    [
+        ({"position": 1}, Reuse("prefix", 412), True),
+        ({"position": 1}, Reuse("disk", 412), True),
+        ({"position": 1, "num_alternatives": 2}, Reuse("disk", 412), False),
+        ({"position": 1}, Reuse("live", 412), False),
+        ({"position": 3}, Reuse("prefix", 412), False),
+    ],
+)
+def test_where_a_new_chat_has_its_reused_tokens_from_is_said(
+    fields: dict[str, Any], reuse: Reuse, is_said: bool
+) -> None:
+    said = panel(replace(TURN, reuse=(reuse,), restore_s=0.1), last=reply("b", **fields))
+    assert (texts.BEGAN_SHARED in said) is is_said
 
 
 @pytest.mark.parametrize(

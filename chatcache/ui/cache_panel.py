@@ -1,53 +1,35 @@
-"""What the cache did and what it takes, in words and in pictures: `TurnStats` and `CacheReport` → HTML."""
+"""What the cache did and what it takes, in words and in pictures: `ChatFigures` → HTML."""
 
 from __future__ import annotations
 
 import html
 
-from chatcache.context_window import ContextWindow
-from chatcache.reports import CacheReport, LiveChat, ModelInfo
-from chatcache.stats import Sampling, TurnStats
+from chatcache.reports import CacheReport, LiveChat
+from chatcache.stats import TurnStats
 from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
 
 
-def render_cache_panel(
-    texts: Texts,
-    model: ModelInfo,
-    report: CacheReport | None,
-    stats: TurnStats | None,
-    *,
-    is_first: bool,
-    num_disk_bytes: int = 0,
-    sampling: Sampling | None = None,
-    session_id: str | None = None,
-) -> str:
-    """The whole region. `stats` are those of the last finished turn; `is_first`: that turn was the chat's first.
-
-    `num_disk_bytes`: what is stored of this chat's cache; it is told where nothing is in memory. `sampling` is the
-    chat's own: it says how much room its replies have.
-    """
-    if stats is None or not stats.num_prompt_tokens:
-        account = f'<p class="quiet">{texts.CACHE_EMPTY if report is None else texts.CACHE_IDLE}</p>'
-    else:
-        account = f'<p class="quiet last-turn">{texts.LAST_TURN}</p>{_render_account(texts, stats, is_first=is_first)}'
-    if report is not None and stats is not None and not report.is_live:
-        account += f'<p class="quiet">{texts.CACHE_ON_DISK if num_disk_bytes else texts.CACHE_NOWHERE}</p>'
-    pictures = _render_memory(texts, report, session_id) if report is not None else ""
-    pictures += _render_context(texts, model, stats, sampling or Sampling())
-    facts = render_facts(_reply_rows(texts, stats) + _cache_rows(texts, model, report, stats, num_disk_bytes))
-    told = [*model.notices, *([report.problem] if report is not None and report.problem else [])]
+def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
+    """The whole region."""
+    report = figures.report
+    pictures = _render_memory(texts, report, figures.session_id) if report is not None else ""
+    pictures += _render_context(texts, figures) if figures.num_used_tokens is not None else ""
+    facts = render_facts(_reply_rows(texts, figures.stats) + _cache_rows(texts, figures))
+    told = [*figures.model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(texts.said(notice))}</li>" for notice in told)
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
-        f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>{account}'
+        f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
+        f"{_render_last_reply(texts, figures)}{_render_whereabouts(texts, figures)}"
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
         f"{texts.SHOW_DETAILS}</button>{pictures}{facts}{notices}</section>"
     )
 
 
-def describe(texts: Texts, stats: TurnStats, *, is_first: bool) -> list[str]:
+def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bool = False) -> list[str]:
     """The turn's account in sentences: what was reused and from where, what was computed and why."""
     reused, total = stats.num_cached_tokens, stats.num_prompt_tokens
     sentences = []
@@ -59,6 +41,8 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool) -> list[str]:
         sentences.append(texts.reused(reused, total, stats.num_computed_tokens, sources))
     elif not reused:
         sentences.append(texts.first_turn(total) if is_first else texts.all_computed(total))
+    if began_shared:
+        sentences.append(texts.BEGAN_SHARED)
     if stats.miss_reason is not None and not (is_first and not reused):
         num_computed = stats.num_computed_tokens
         sentences.append(texts.miss(stats.miss_reason, stats.miss_index, num_reused=reused, num_computed=num_computed))
@@ -68,8 +52,31 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool) -> list[str]:
     return sentences
 
 
-def _render_account(texts: Texts, stats: TurnStats, *, is_first: bool) -> str:
-    first, *others = describe(texts, stats, is_first=is_first)
+def _render_last_reply(texts: Texts, figures: ChatFigures) -> str:
+    """What the last reply cost, or why nobody knows; nothing where there is none."""
+    if figures.reply is None:
+        return ""
+    heading = f'<p class="quiet last-turn">{texts.LAST_REPLY}</p>'
+    if figures.stats is not None:
+        return heading + _render_account(texts, figures, figures.stats)
+    return heading + (f'<p class="account">{texts.UNCOUNTED[figures.uncounted]}</p>' if figures.uncounted else "")
+
+
+def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
+    """Where the chat's cache is, if not in memory."""
+    report, sentence = figures.report, ""
+    if figures.reply is None:
+        sentence = texts.CACHE_IDLE if report is not None and report.is_live else texts.CACHE_EMPTY
+    if report is not None and not report.is_live:
+        if figures.num_disk_bytes:
+            sentence = texts.CACHE_ON_DISK
+        elif figures.reply is not None:
+            sentence = texts.CACHE_NOWHERE
+    return f'<p class="quiet">{sentence}</p>' if sentence else ""
+
+
+def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str:
+    first, *others = describe(texts, stats, is_first=figures.is_first, began_shared=figures.began_shared)
     reused = f"{texts.number(stats.num_cached_tokens)} {texts.REUSED}"
     computed = f"{texts.number(stats.num_computed_tokens)} {texts.COMPUTED}"
     share = texts.percent(stats.num_cached_tokens, stats.num_prompt_tokens)
@@ -107,20 +114,18 @@ def _other(texts: Texts, chat: LiveChat) -> Part:
     return sized(texts, "", chat.num_bytes, "other", f"{chat.kind} · {texts.size(chat.num_bytes)}")
 
 
-def _render_context(texts: Texts, model: ModelInfo, stats: TurnStats | None, sampling: Sampling) -> str:
-    """The model's window: what the last turn left in it, what is kept free for the next reply, what is free."""
-    whole = model.max_context_tokens
-    num_used = stats.num_prompt_tokens + stats.num_completion_tokens if stats and stats.num_prompt_tokens else 0
-    room = ContextWindow.of(whole, sampling.merged(model.default_sampling).max_new_tokens).room_tokens
-    num_kept = min(room, max(0, whole - num_used))
+def _render_context(texts: Texts, figures: ChatFigures) -> str:
+    """The model's window: what the chat takes of it, what is kept free for the next reply, what is free."""
+    whole, num_used = figures.model.max_context_tokens, figures.num_used_tokens or 0
+    num_kept, num_free = figures.num_kept_tokens, figures.num_free_tokens
     parts = [
         Part(texts.USED, num_used, texts.number(num_used), "mine", texts.USED),
         Part(texts.RESERVED_FOR_REPLY, num_kept, texts.number(num_kept), "kept", texts.RESERVED_FOR_REPLY),
-        Part(texts.FREE, 0, texts.number(max(0, whole - num_used - num_kept))),
+        Part(texts.FREE, 0, texts.number(num_free)),
     ]
     left_out = ""
-    if stats is not None and stats.context_start:
-        left_out = f'<p class="quiet">{texts.left_out_messages(stats.context_start)}</p>'
+    if figures.stats is not None and figures.stats.context_start:
+        left_out = f'<p class="quiet">{texts.left_out_messages(figures.stats.context_start)}</p>'
     return render_account(texts.CONTEXT, texts.context_use(num_used, whole), parts, whole) + left_out
 
 
@@ -139,15 +144,16 @@ def _reply_rows(texts: Texts, stats: TurnStats | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _cache_rows(
-    texts: Texts, model: ModelInfo, report: CacheReport | None, stats: TurnStats | None, num_disk_bytes: int
-) -> list[tuple[str, str]]:
-    kind = report.kind if report is not None else stats.cache_kind if stats else model.cache_kind
+def _cache_rows(texts: Texts, figures: ChatFigures) -> list[tuple[str, str]]:
+    report, stats = figures.report, figures.stats
+    kind = report.kind if report is not None else stats.cache_kind if stats is not None else figures.model.cache_kind
     rows = [(texts.KIND, kind)]
     if report is not None:
         held = f"{texts.tokens(report.num_tokens)}, {texts.size(report.num_bytes)}"
         rows.append((texts.IN_MEMORY, held if report.is_live else texts.NOTHING))
         if not report.is_live:
-            rows.append((texts.ON_DISK, texts.size(num_disk_bytes) if num_disk_bytes else texts.NOTHING))
-    rows.append((texts.MODEL_NAME, model.name))
+            rows.append(
+                (texts.ON_DISK, texts.size(figures.num_disk_bytes) if figures.num_disk_bytes else texts.NOTHING)
+            )
+    rows.append((texts.MODEL_NAME, figures.model.name))
     return rows

@@ -15,9 +15,9 @@ def render_help(texts: Texts) -> str:
     return _render_page_button("shortcuts", texts.SHORTCUTS, "help")
 
 
-def render_tally(texts: Texts, num_typed: int, num_left: int) -> str:
-    """How many tokens are in the box and how many the context has left for more and for the reply."""
-    classes = "tally over" if num_left < 0 else "tally"
+def render_tally(texts: Texts, num_typed: int, num_left: int | None) -> str:
+    """How many tokens are in the box and how many the context has left for more and for the reply, where known."""
+    classes = "tally over" if num_left is not None and num_left < 0 else "tally"
     return f'<p class="{classes}">{texts.typed(num_typed, num_left)}</p>'
 
 

@@ -38,12 +38,15 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
         )
 
     message.change(None, js=SAY_CHANGED, show_progress="hidden", api_visibility="private")
-    page.tally.typed(composer.count, [place, message], [page.tally, page.notice], trigger_mode="always_last", **QUIET)
+    page.tally.typed(
+        composer.count, [page.used, message], [page.tally, page.notice], trigger_mode="always_last", **QUIET
+    )
     page.tally.refused(composer.refuse_file, None, [page.notice], **QUIET)
 
     followed = [getattr(page, name) for name in FOLLOWED]
-    place.arrived(follower.follow, place, followed, trigger_mode="multiple", **QUIET)
-    place.resumed(follower.resume, place, followed, trigger_mode="multiple", **QUIET)
+    form = (page.settings.loaded, *page.settings.fields)
+    place.arrived(follower.follow, [place, *form], followed, trigger_mode="multiple", **QUIET)
+    place.resumed(follower.resume, [place, *form], followed, trigger_mode="multiple", **QUIET)
     place.left(follower.leave, **QUIET)
 
     changed = [getattr(page, name) for name in CHANGED_BY_ACTIONS]
@@ -61,7 +64,6 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
 
     on(page.chats.act, lists.act, place, page.shelf)
     on(page.bin.click, lists.turn, page.shelf)
-    form = (page.settings.loaded, *page.settings.fields)
     on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
     on(page.stop.click, actions.stop, place)
     on(page.transcript.act, actions.act, place, seen, ticket, message)
@@ -85,7 +87,7 @@ def bind_side(service: ChatService, page: Page, texts: Texts) -> None:
 
     kept = {
         "inputs": [place, settings.loaded, *settings.fields],
-        "outputs": [settings.loaded, settings.status, *settings.fields, page.notice],
+        "outputs": [settings.loaded, settings.status, *settings.fields, page.cache, page.notice],
         **QUIET,
     }
     settings.stored.changed(keeper.load, trigger_mode="always_last", **kept)
@@ -110,7 +112,7 @@ SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 """Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
 
 FOLLOWED = (
-    "seen", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
+    "seen", "used", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
     "gauge", "stored_settings",
 )  # fmt: skip
 """What the follower writes."""

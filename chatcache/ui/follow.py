@@ -18,19 +18,19 @@ import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
-from chatcache.reports import CacheReport
-from chatcache.stats import Sampling
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.layout import Page
-from chatcache.ui.place import Place, Seen
+from chatcache.ui.place import Place, Seen, Used
+from chatcache.ui.settings_form import typed_sampling
 from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
-from chatcache.ui.view import View, load_view
+from chatcache.ui.view import View, load_view, look_at_cache
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -52,13 +52,13 @@ class Follower(Handlers):
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
         self._watches: dict[str, Watch] = {}
 
-    async def resume(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
+    async def resume(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
         """Follow again if this tab's follower has ended; else nothing."""
         watch = self._watches.get(request.session_hash or "")
         if watch is not None and not watch.left.is_set():
             yield self.nothing()
             return
-        async for updates in self.follow(sent_place, request):
+        async for updates in self.follow(sent_place, request, *form):
             yield updates
 
     async def leave(self, request: gr.Request) -> None:
@@ -66,8 +66,9 @@ class Follower(Handlers):
         if (watch := self._watches.get(request.session_hash or "")) is not None:
             watch.left.set()
 
-    async def follow(self, sent_place: object, request: gr.Request) -> AsyncIterator[Updates]:
-        """Show what is at the place, for as long as the tab stays there.
+    async def follow(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
+        """Show what is at the place, for as long as the tab stays there. `form`: the settings' fields, which hold what
+        a chat not yet begun would begin with.
 
         The tab's follower before this one is ended first, so that nothing of where the tab was can be painted over
         where it is.
@@ -80,7 +81,7 @@ class Follower(Handlers):
                 before.left.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(before.ended.wait(), 2 * CHANGE_TIMEOUT_S)
-            async for updates in self._look(Place.from_json(sent_place), watch):
+            async for updates in self._look(Place.from_json(sent_place), watch, form):
                 yield updates
             # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
             yield self.nothing()
@@ -89,7 +90,7 @@ class Follower(Handlers):
             if self._watches.get(tab) is watch:
                 del self._watches[tab]
 
-    async def _look(self, place: Place, watch: Watch) -> AsyncIterator[Updates]:
+    async def _look(self, place: Place, watch: Watch, form: Sequence[Any]) -> AsyncIterator[Updates]:
         """Paint, tail the running turn, wait for the next change, and so on, until the tab leaves.
 
         Where there is no chat it stays as well: something is under way then at every moment. Gradio's server ends the
@@ -99,36 +100,37 @@ class Follower(Handlers):
         Every update names every component it ever named: Gradio sends differences, and its page applies them to values
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
-        cache: Updates = {}
+        figures: Updates = {}
         painted: Updates = {}
-        gauge: Updates = {self._page.gauge: ""}
+        gauge: Gauge | None = None
         seen: View | None = None
         while place.has_arrived and not self._is_over(watch):
             try:
                 view = await self._run(load_view, self._service, place)
                 if view is None:
-                    yield self._paint_nothing(is_temporary=place.is_temporary)
+                    yield self._paint_nothing(form, is_temporary=place.is_temporary)
                     break
-                painted = self._paint(view) | (cache or self._summarize(view)) | gauge
-                seen = view
-                yield painted
+                figures = figures or self._show(ChatFigures.of(self._service.model_info, view))
+                painted, seen = self._paint(view), view
+                yield painted | figures
                 if view.turn is not None:
                     ask = partial(self._run, self._service.cache_report, view.session.id)
-                    measured = Gauge(self._texts, view.turn, ask)
+                    gauge = Gauge(self._texts, view.turn, ask)
                     async for reply in tail(view.turn, watch, self._texts):
-                        yield painted | {self._page.live: reply.to_json(), self._page.gauge: measured.look()}
-                    gauge = {self._page.gauge: measured.end()}
+                        figures |= {self._page.gauge: gauge.look()}
+                        yield painted | figures | {self._page.live: reply.to_json()}
                 else:
-                    cache = {self._page.cache: await self._run(self._render_cache, view)}
-                    yield painted | cache
+                    look = await self._run(look_at_cache, self._service, view.session.id)
+                    figures = self._show(ChatFigures.of(self._service.model_info, view, look), gauge)
+                    yield painted | figures
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing() | self._say_gone(seen)
+                yield self._paint_nothing(form) | self._say_gone(seen)
                 break
             except Exception as error:
                 if self._service.is_closed:
                     return  # it ended while this looked
-                yield painted | self.refuse(error)
+                yield painted | figures | self.refuse(error)
                 if not isinstance(error, ChatCacheError):
                     return  # the page looks again in a while
                 await watch.pause(CHANGE_TIMEOUT_S)
@@ -168,9 +170,10 @@ class Follower(Handlers):
             updates |= self.say_deleted(session, is_temporary=view.is_temporary)
         return updates
 
-    def _paint_nothing(self, *, is_temporary: bool = False) -> Updates:
-        page = self._page
-        return {
+    def _paint_nothing(self, form: Sequence[Any], *, is_temporary: bool = False) -> Updates:
+        page, model = self._page, self._service.model_info
+        sampling = typed_sampling(self._texts, model, form)
+        return self._show(ChatFigures.of_new_chat(model, sampling)) | {
             page.seen: Seen().to_json(),
             page.title: render_title(self._texts, self._texts.NEW_CHAT, is_temporary=is_temporary),
             page.session_tools: gr.update(visible=False),
@@ -179,9 +182,7 @@ class Follower(Handlers):
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=True),
             page.stop: gr.update(visible=False),
-            page.cache: render_cache_panel(self._texts, self._service.model_info, None, None, is_first=True),
-            page.gauge: "",
-            page.stored_settings: stored_mark(None, self._service.model_info),
+            page.stored_settings: stored_mark(None, model),
         }
 
     def _say_gone(self, seen: View | None) -> Updates:
@@ -192,28 +193,13 @@ class Follower(Handlers):
             return self.notify(self._texts.purged(1))
         return self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
 
-    def _summarize(self, view: View) -> Updates:
-        """The cache as the last turn left it, until the model thread has time to say what is in memory."""
-        return {self._page.cache: self._render_panel(view, None)}
-
-    def _render_cache(self, view: View) -> str:
-        """As `_summarize`, with what is in memory now, or else on disk. Waits for the model thread."""
-        report = self._service.cache_report(view.session.id)
-        stored = {} if report.is_live else self._service.storage_report().cache.session_bytes
-        return self._render_panel(view, report, stored.get(view.session.id, 0))
-
-    def _render_panel(self, view: View, report: CacheReport | None, num_disk_bytes: int = 0) -> str:
-        reply = view.last_reply
-        return render_cache_panel(
-            self._texts,
-            self._service.model_info,
-            report,
-            view.stats[reply.id] if reply else None,
-            is_first=reply is not None and reply.position <= 1,
-            num_disk_bytes=num_disk_bytes,
-            sampling=Sampling.from_json(view.session.sampling),
-            session_id=view.session.id,
-        )
+    def _show(self, figures: ChatFigures, gauge: Gauge | None = None) -> Updates:
+        """All that the page says in figures of a chat. `gauge`: that of the last turn that was looked at."""
+        return {
+            self._page.cache: render_cache_panel(self._texts, figures),
+            self._page.gauge: gauge.rest(figures) if gauge is not None else "",
+            self._page.used: Used(figures.num_used_tokens).to_json(),
+        }
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.left.is_set() or self._service.is_closed

@@ -11,13 +11,14 @@ import html
 import time
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chatcache.events import CacheEvent, Phase, StatusEvent
 from chatcache.reports import CacheReport
 from chatcache.turn import Turn
 from chatcache.ui.chart import Line, render_chart
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.texts import Texts
 
 INTERVAL_S = 1.0
@@ -65,16 +66,21 @@ class Gauge:
             self._take_events()
             if asked.exception() is None:
                 self._take(Sample(now, asked.result().num_tokens, asked.result().num_bytes))
-            self._markup = self._render(self._texts.LIVE_NOW, self._told)
+            self._markup = self._render_growing()
         if self._asked is None and now >= self._due_s and not self._turn.done:
             self._due_s = now + INTERVAL_S
             self._asked = self._ask()
         return self._markup
 
-    def end(self) -> str:
-        """The markup that stays once the turn has ended. What happened is told by the turn's own figures then."""
-        self._markup = self._render(self._texts.LIVE_BEFORE, ()) if len(self._samples) > 1 else ""
-        return self._markup
+    def rest(self, figures: ChatFigures) -> str:
+        """The markup that stays once the turn has ended: its line, beside the figures that the cache panel has. Nothing
+        where another reply is shown, or where there is no line."""
+        stats, report, speeds = figures.stats, figures.report, self.speeds()
+        is_shown = figures.reply is not None and figures.reply.id == self._turn.reply_id
+        if not is_shown or stats is None or stats.decode_tokens_per_s is None or not _has_line(speeds):
+            return ""
+        held = (report.num_tokens, report.num_bytes) if report is not None and report.is_live else None
+        return self._render(self._texts.LAST_REPLY, stats.decode_tokens_per_s, held, speeds)
 
     def speeds(self) -> list[tuple[float, float]]:
         """Tokens per second from one sample to the next, each with the age of its end."""
@@ -86,21 +92,29 @@ class Gauge:
             if new.at_s > old.at_s
         ]
 
-    def _render(self, title: str, told: Sequence[str]) -> str:
-        texts, speeds, newest = self._texts, self.speeds(), self._newest
-        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in told)
+    def _render_growing(self) -> str:
+        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self._told)
         notices = f'<ul class="model-notices">{items}</ul>' if items else ""
-        if newest is None:
+        if self._newest is None:
             return notices
-        figure = f"{texts.tokens(newest.num_tokens)}, {texts.size(newest.num_bytes)}"
-        top = max((speed for _, speed in speeds), default=0.0)
-        chart = ""
-        if top > 0:
+        speeds, held = self.speeds(), (self._newest.num_tokens, self._newest.num_bytes)
+        speed = speeds[-1][1] if _has_line(speeds) else None
+        return self._render(self._texts.LIVE_NOW, speed, held, speeds) + notices
+
+    def _render(
+        self, title: str, speed: float | None, held: tuple[int, int] | None, speeds: list[tuple[float, float]]
+    ) -> str:
+        """`speed` in tokens per second, and what the cache holds, in tokens and bytes."""
+        texts, said, chart = self._texts, [], ""
+        if speed is not None:
+            said.append(texts.speed(speed))
+            top = max(speed for _, speed in speeds)
             points = [(1 - age / SPAN_S, speed / top) for age, speed in speeds if age <= SPAN_S]
-            label = f"{texts.LAST_MINUTE}: {texts.speed(speeds[-1][1])}"
-            chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
-            figure = f"{texts.speed(speeds[-1][1])} · {figure}"
-        return f'<div class="account-bar gauge"><h3>{title}</h3><p class="quiet">{figure}</p>{chart}</div>{notices}'
+            chart = render_chart([Line(points, "mine")], f"{texts.LAST_MINUTE}: {said[0]}", height=CHART_HEIGHT)
+        if held is not None:
+            said.append(f"{texts.tokens(held[0])}, {texts.size(held[1])}")
+        figure = " · ".join(said)
+        return f'<div class="account-bar gauge"><h3>{title}</h3><p class="quiet">{figure}</p>{chart}</div>'
 
     def _take(self, sample: Sample) -> None:
         self._newest = sample
@@ -112,3 +126,7 @@ class Gauge:
         self._num_read += len(events)
         self._told += [self._texts.said(event.message) for event in events if isinstance(event, CacheEvent)]
         self._is_writing |= any(isinstance(event, StatusEvent) and event.phase is Phase.DECODE for event in events)
+
+
+def _has_line(speeds: list[tuple[float, float]]) -> bool:
+    return any(speed > 0 for _, speed in speeds)

@@ -13,7 +13,7 @@ from chatcache.reports import ModelInfo
 from chatcache.ui.composer_html import render_attach, render_help, render_skip_link
 from chatcache.ui.editor import render_editors
 from chatcache.ui.notice import render_offline
-from chatcache.ui.place import Destination, Place, Seen
+from chatcache.ui.place import Destination, Place, Seen, Used
 from chatcache.ui.settings_panel import SettingsPanel
 from chatcache.ui.shelf import Shelf
 from chatcache.ui.shortcuts import render_shortcuts
@@ -31,6 +31,7 @@ class Page:
     place: gr.HTML
     destination: gr.HTML
     seen: gr.HTML
+    used: gr.HTML
     ticket: gr.HTML
     new_chat: gr.Button
     new_temporary_chat: gr.Button
@@ -96,6 +97,7 @@ def _lay_out_state() -> dict[str, Any]:
             Destination().to_json(), html_template="", js_on_load=script("destination"), elem_id="destination"
         ),
         "seen": gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen"),
+        "used": gr.HTML(Used().to_json(), html_template="", js_on_load=script("used"), elem_id="used"),
         "ticket": gr.HTML("", html_template="", js_on_load=None, elem_id="ticket"),
     }
 

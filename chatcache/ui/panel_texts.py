@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from chatcache.ui.chat_figures import Uncounted
 from chatcache.ui.figures import Figures
 
 
@@ -58,8 +59,15 @@ class PanelTexts(Figures):
     USED = "Used"
     RESERVED_FOR_REPLY = "Kept free for the reply"
     LIVE_NOW = "This reply"
-    LIVE_BEFORE = "The last reply"
     LAST_MINUTE = "Tokens per second over the last minute"
+    LAST_REPLY = "The last reply"
+    UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
+        Uncounted.BY_HAND: "It was written by hand: the model computed nothing for it.",
+        Uncounted.INTERRUPTED: "It was interrupted, so what it cost was not counted.",
+        Uncounted.NOTHING_READ: "It ended before the model had read anything.",
+        Uncounted.UNKNOWN: "What it cost was not counted.",
+    }
+    BEGAN_SHARED = "What chats begin with alike, such as the system prompt, is read once and kept for all of them."
 
     STORAGE = "Storage"
     STORAGE_WAITS = "Looking…"

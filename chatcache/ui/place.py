@@ -1,7 +1,7 @@
 """What a browser tab holds and sends back: ids and counts only.
 
 `Place` is where the tab is; only what a person does moves it. `Destination` is where the person wants to go; only the
-browser writes that. `Seen` is what the tab shows; only the follower writes that. So none can undo another.
+browser writes that. `Seen` is what the tab shows; only the follower writes that, and `Used`. So none can undo another.
 """
 
 from __future__ import annotations
@@ -99,3 +99,19 @@ class Seen:
         """From what a browser sent; whatever is not understood takes its default."""
         data = from_json(sent)
         return cls(text(data.get("session")), text(data.get("tip")), count(data.get("version"), default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How many tokens of the model's context the shown chat takes (None: not known). The message box counts with it."""
+
+    num_tokens: int | None = None
+
+    def to_json(self) -> str:
+        return to_json({"used": self.num_tokens})
+
+    @classmethod
+    def from_json(cls, sent: object) -> Used:
+        """From what a browser sent; whatever is not understood is not known."""
+        num_tokens = count(from_json(sent).get("used"), default=-1)
+        return cls(None if num_tokens < 0 else num_tokens)

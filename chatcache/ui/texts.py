@@ -104,7 +104,6 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
     CACHE = "Cache"
     CACHE_EMPTY = "Nothing is cached for this chat yet. The first message fills the cache."
     CACHE_IDLE = "No reply to report on yet."
-    LAST_TURN = "The last turn that ended"
     CACHE_ON_DISK = "This chat’s cache is on disk; the next turn fetches it and computes only what is new."
     CACHE_NOWHERE = (
         "A cache of this chat’s own is neither in memory nor on disk; the next turn takes what other chats share "
@@ -154,7 +153,10 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
     def purged(self, num_chats: int) -> str:
         return "1 chat was removed for good." if num_chats == 1 else f"{num_chats} chats were removed for good."
 
-    def typed(self, num_typed: int, num_left: int) -> str:
+    def typed(self, num_typed: int, num_left: int | None) -> str:
+        """`num_left`: None where it is not known."""
+        if num_left is None:
+            return f"{self.tokens(num_typed)} typed"
         if num_left < 0:
             return f"{self.tokens(num_typed)} typed, {self.number(-num_left)} more than the context has left"
         return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left"

@@ -106,7 +106,6 @@ class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
     CACHE = "Önbellek"
     CACHE_EMPTY = "Bu sohbet için henüz önbelleğe alınmış bir şey yok. İlk ileti önbelleği doldurur."
     CACHE_IDLE = "Henüz anlatılacak bir yanıt yok."
-    LAST_TURN = "Biten son tur"
     CACHE_ON_DISK = "Bu sohbetin önbelleği diskte; sonraki tur onu getirir ve yalnızca yeni olanı hesaplar."
     CACHE_NOWHERE = (
         "Bu sohbetin kendine ait önbelleği ne bellekte ne de diskte; sonraki tur başka sohbetlerle ortak olanı alır, "
@@ -182,7 +181,9 @@ class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
     def purged(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} sohbet kalıcı olarak kaldırıldı."
 
-    def typed(self, num_typed: int, num_left: int) -> str:
+    def typed(self, num_typed: int, num_left: int | None) -> str:
+        if num_left is None:
+            return f"{self.tokens(num_typed)} yazıldı"
         if num_left < 0:
             return f"{self.tokens(num_typed)} yazıldı, bağlamda kalandan {self.number(-num_left)} fazla"
         return f"{self.tokens(num_typed)} yazıldı, {self.number(num_left)} kaldı"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from chatcache.ui.chat_figures import Uncounted
 from chatcache.ui.panel_texts import PanelTexts
 
 
@@ -56,8 +57,15 @@ class TurkishPanels(PanelTexts):
     USED = "Kullanılan"
     RESERVED_FOR_REPLY = "Yanıt için boş tutulan"
     LIVE_NOW = "Bu yanıt"
-    LIVE_BEFORE = "Son yanıt"
     LAST_MINUTE = "Son dakikada saniye başına token"
+    LAST_REPLY = "Son yanıt"
+    UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
+        Uncounted.BY_HAND: "Elle yazıldı: model bunun için hiçbir şey hesaplamadı.",
+        Uncounted.INTERRUPTED: "Kesildiği için neye mal olduğu sayılmadı.",
+        Uncounted.NOTHING_READ: "Model bir şey okuyamadan bitti.",
+        Uncounted.UNKNOWN: "Neye mal olduğu sayılmadı.",
+    }
+    BEGAN_SHARED = "Sohbetlerin aynı olan başlangıcı, örneğin sistem istemi, bir kez okunur ve hepsi için saklanır."
 
     STORAGE = "Depolama"
     STORAGE_WAITS = "Bakılıyor…"

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from chatcache.reports import TurnDetails
+from chatcache.errors import InvalidInputError
+from chatcache.reports import CacheReport, TurnDetails
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.place import Place
-from storage.records import ChatSession, Message, MessageStatus
+from storage.records import ChatSession, Message, MessageStatus, Role
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -39,9 +40,19 @@ class View:
 
     @property
     def last_reply(self) -> Message | None:
-        """The last one shown whose cost is known; of one that was interrupted nothing was counted."""
-        counted = (m for m in reversed(self.messages) if m.id in self.stats and self.stats[m.id].num_prompt_tokens)
-        return next(counted, None)
+        """The last one shown that is not being written."""
+        replies = (m for m in reversed(self.messages) if m.role is Role.ASSISTANT)
+        return next((reply for reply in replies if reply.status is not MessageStatus.GENERATING), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLook:
+    """What the service says of a chat's cache in memory, on disk (told where it is not in memory), and of how many
+    tokens the next turn finds said already (None: the model's template refuses the chat)."""
+
+    report: CacheReport
+    num_disk_bytes: int = 0
+    num_used_tokens: int | None = 0
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
@@ -74,3 +85,14 @@ def load_view(service: ChatService, place: Place) -> View | None:
         is_temporary=service.is_temporary(session.id),
         undone_id=undone.id if undone is not None and turn is None else None,
     )
+
+
+def look_at_cache(service: ChatService, session_id: str) -> CacheLook:
+    """Waits for the model thread, and reads all of the chat. Raises NotFoundError."""
+    report = service.cache_report(session_id)
+    stored = {} if report.is_live else service.storage_report().cache.session_bytes
+    try:
+        num_used = service.num_fed_tokens(session_id)
+    except InvalidInputError:
+        num_used = None
+    return CacheLook(report, stored.get(session_id, 0), num_used)
