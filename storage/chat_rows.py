@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session as DbSession
 
+from storage.batches import in_batches
 from storage.errors import InvalidRecordError, RowNotFoundError
 from storage.message_tree import read_messages, read_selections
 from storage.models import MessageRow, SessionRow, TurnRow
@@ -154,11 +155,13 @@ def remove_session(db: DbSession, session_id: str) -> None:
 
 def has_any_id_of(db: DbSession, tree: SessionTree) -> bool:
     """Whether the session's id, or that of one of its messages or turns, is taken here, by whomever."""
-    return (
-        db.scalar(select(SessionRow.id).where(SessionRow.id == tree.session.id)) is not None
-        or db.scalar(select(MessageRow.seq).where(MessageRow.id.in_([m.id for m in tree.messages])).limit(1))
-        is not None
-        or db.scalar(select(TurnRow.seq).where(TurnRow.id.in_([t.id for t in tree.turns])).limit(1)) is not None
+    if db.scalar(select(SessionRow.id).where(SessionRow.id == tree.session.id)) is not None:
+        return True
+    taken = ((MessageRow.id, [m.id for m in tree.messages]), (TurnRow.id, [t.id for t in tree.turns]))
+    return any(
+        db.scalar(select(column).where(column.in_(batch)).limit(1)) is not None
+        for column, ids in taken
+        for batch in in_batches(ids)
     )
 
 

@@ -20,7 +20,8 @@ from storage.errors import DatabaseClosedError, DatabaseError, DiskFullError
 from storage.excerpt import Excerpt, excerpt_of, marked
 from storage.folding import fold
 from storage.models import MessageRow, SessionRow
-from storage.records import ChatSession
+from storage.plain_words import plain_words
+from storage.records import ChatSession, Role
 from storage.text_index import (
     FEWEST_CHARACTERS,
     are_texts_due,
@@ -75,7 +76,7 @@ class _Search:
             .offset(self.offset)
         )
 
-    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[str, str]:
+    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[str, str, str]:
         """Of each of these sessions the newest message that has all terms, or else the newest that has one of them."""
         having = [_has_message(term, has_text_index=has_text_index) for term in self.terms]
         newest = (
@@ -83,7 +84,7 @@ class _Search:
             for condition in ([and_(*having), or_(*having)] if len(having) > 1 else having)
         )
         chosen = select(func.coalesce(*newest, None)).where(SessionRow.id.in_(session_ids))
-        return select(MessageRow.session_id, MessageRow.text).where(MessageRow.seq.in_(chosen))
+        return select(MessageRow.session_id, MessageRow.role, MessageRow.text).where(MessageRow.seq.in_(chosen))
 
     def _is_said(self, term: str, *, has_text_index: bool) -> ColumnElement[bool]:
         having = _has_message(term, has_text_index=has_text_index)
@@ -137,7 +138,8 @@ class ChatSearch:
                 index_due_texts(db.connection())
 
     def remake_index(self) -> None:
-        """An index in the place of the one that is there."""
+        """An index in the place of the one that is there. Messages enter it later, some at a time, so that nobody who
+        writes one waits for all of them."""
         with self._database.write() as db:
             remake_text_index(db.connection())
 
@@ -160,7 +162,7 @@ class ChatSearch:
         with self._database.read() as db:
             sessions = db.scalars(search.sessions(has_text_index=has_text_index)).all()
             texts = {
-                row.session_id: row.text
+                row.session_id: plain_words(row.text, search.terms) if row.role == Role.ASSISTANT else row.text
                 for row in db.execute(search.texts([s.id for s in sessions], has_text_index=has_text_index))
             }
             return tuple(

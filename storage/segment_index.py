@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
+from storage.batches import in_batches
 from storage.eviction import StoredNode, nearest_left
 from storage.segment_chain import FoundSegment, IndexedFile, with_true_keys
 from storage.segment_files import WrittenFile
@@ -32,8 +33,6 @@ from storage.segment_format import FileKind
 from storage.segment_heads import read_heads
 from storage.segment_models import NamespaceRow, OwnerSaltRow, SegmentFileRow, SegmentHeadRow, SegmentRow
 
-T = TypeVar("T")
-ROWS_AT_ONCE = 500
 _UNKNOWN = WrittenFile(0, "")
 
 
@@ -141,7 +140,7 @@ def find_segment_ids(db: DbSession, keys: Collection[str]) -> list[int]:
     """The ids of the segments with these keys; unknown keys are left out."""
     return [
         segment_id
-        for batch in _batches(list(keys))
+        for batch in in_batches(list(keys))
         for segment_id in db.scalars(select(SegmentRow.id).where(SegmentRow.key.in_(batch)))
     ]
 
@@ -201,7 +200,7 @@ def find_file_sizes(db: DbSession, segment_ids: Sequence[int]) -> list[tuple[str
     )
     return [
         (key, FileKind(kind), num_bytes)
-        for ids in _batches(segment_ids)
+        for ids in in_batches(segment_ids)
         for key, kind, num_bytes in db.execute(statement.where(SegmentRow.id.in_(ids)))
     ]
 
@@ -256,7 +255,7 @@ def remove_segments(db: DbSession, nodes: Mapping[int, StoredNode], segment_ids:
         if above is not None and db.get(SegmentHeadRow, (head.session_id, above)) is None:
             db.add(SegmentHeadRow(session_id=head.session_id, segment_id=above, owner=head.owner))
         db.flush()
-    for ids in _batches(segment_ids):
+    for ids in in_batches(segment_ids):
         db.execute(delete(SegmentRow).where(SegmentRow.id.in_(ids)))
 
 
@@ -276,13 +275,7 @@ def remove_untrue_segments(db: DbSession) -> int:
         true.update(with_true_keys(found, root))
     nodes = read_nodes(db)
     untrue = sorted(set(nodes) - true)
-    for ids in _batches(untrue):
+    for ids in in_batches(untrue):
         db.execute(update(SegmentRow).where(SegmentRow.id.in_(ids)).values(parent_id=None))
     remove_segments(db, nodes, untrue)
     return len(untrue)
-
-
-def _batches(ids: Sequence[T]) -> Iterator[Sequence[T]]:
-    """No database takes any number of values in one statement."""
-    for first in range(0, len(ids), ROWS_AT_ONCE):
-        yield ids[first : first + ROWS_AT_ONCE]

@@ -24,7 +24,7 @@ from storage.chat_search import ChatSearch, FoundSession, terms_of
 from storage.database import Database
 from storage.errors import InvalidRecordError
 from storage.message_tree import read_branch
-from storage.models import MessageRow, SessionRow, TurnRow
+from storage.models import MessageRow, SessionRow
 from storage.records import ChatSession, Role, SessionTree, StoreCounts
 from storage.segment_heads import move_heads
 from storage.session_places import SessionPlaces
@@ -156,7 +156,8 @@ class StoredSessions(SessionPlaces):
             row = find_message(db, owner, message_id)
             tip_id = row.id if row.role == Role.ASSISTANT else row.parent_id
             branch = read_branch(db, row.session_id, tip_id) if tip_id else ()
-            turns = read_turns(db, row.session_id, TurnRow.reply_id.in_([message.id for message in branch]))
+            copied = {message.id for message in branch}
+            turns = tuple(turn for turn in read_turns(db, row.session_id) if turn.reply_id in copied)
             session = find_session(db, owner, row.session_id).to_record()
             copy = with_new_ids(branch_tree(session, branch, turns), new_id)
             now = utc_now()

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import and_, func, select, update
 
+from storage.batches import in_batches
 from storage.chat_rows import (
     add_child,
     as_ids,
@@ -165,17 +166,20 @@ class StoredTurns(SessionPlaces):
     def latest_turns(self, owner: str, reply_ids: Iterable[str]) -> dict[str, TurnRecord]:
         """The last turn of each of these replies, by reply; replies without one are left out."""
         # By way of the messages: turns are indexed by session and reply.
-        newest = (
+        of_owners_replies = (
             select(func.max(TurnRow.seq))
             .join(MessageRow, and_(TurnRow.session_id == MessageRow.session_id, TurnRow.reply_id == MessageRow.id))
-            .where(MessageRow.owner == owner, MessageRow.id.in_(list(filter(is_id, reply_ids))))
+            .where(MessageRow.owner == owner)
             .group_by(MessageRow.id)
         )
+        batches = list(in_batches(list(filter(is_id, reply_ids))))
         found: dict[str, TurnRecord] = {}
         for database in (self._database, *([self._temporary] if self._temporary and self._temporary_ids else [])):
             with database.read() as db:
-                rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
-                found |= {row.reply_id: row.to_record() for row in rows}
+                for ids in batches:
+                    newest = of_owners_replies.where(MessageRow.id.in_(ids))
+                    rows = db.scalars(select(TurnRow).where(TurnRow.seq.in_(newest)))
+                    found |= {row.reply_id: row.to_record() for row in rows}
         return found
 
     def last_turn(self, owner: str, message_id: str) -> TurnRecord | None:

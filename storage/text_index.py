@@ -53,11 +53,13 @@ def ensure_text_index(connection: Connection) -> bool:
         return False
     if not {TABLE, DUE, *map(_trigger_name, _TRIGGERS)} <= names:
         remake_text_index(connection)
+        while are_texts_due(connection):
+            index_due_texts(connection)
     return True
 
 
 def remake_text_index(connection: Connection) -> None:
-    """An index of all messages in the place of the one that is there, whatever state that is in."""
+    """An empty index in the place of the one that is there, whatever state that is in. All messages are due then."""
     _drop_triggers(connection)
     _drop_index(connection)
     connection.exec_driver_sql(f"CREATE VIRTUAL TABLE {TABLE} USING fts5(text, tokenize='trigram')")
@@ -68,8 +70,6 @@ def remake_text_index(connection: Connection) -> None:
         connection.exec_driver_sql(
             f"CREATE TRIGGER {_trigger_name(name)} AFTER {event} ON messages WHEN {condition} BEGIN {action} END"
         )
-    while are_texts_due(connection):
-        index_due_texts(connection)
 
 
 def are_texts_due(connection: Connection) -> bool:

@@ -6,6 +6,7 @@ What SQLite does is counted in steps of its own machine: a number that no busy c
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -88,6 +89,34 @@ def counted_steps(database: Database) -> Iterator[Callable[[], int]]:
         yield lambda: ticks
     finally:
         sa.event.remove(database._engine, "checkout", watch)
+
+
+@contextmanager
+def fewer_values(database: Database, most: int) -> Iterator[None]:
+    """With a SQLite that takes no more than `most` values in one statement: it has such a limit always."""
+
+    def limit(connection: Any, *_: Any) -> None:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+
+    sa.event.listen(database._engine, "checkout", limit)
+    try:
+        yield
+    finally:
+        sa.event.remove(database._engine, "checkout", limit)
+
+
+def test_a_chat_of_more_messages_than_a_statement_takes_values_is_imported_forked_and_looked_at(
+    database: Database, store: ChatStore
+) -> None:
+    with fewer_values(database, 1000):
+        long_chat(store, "l", 2200, num_turns=1100)
+        tree = store.tree(ME, "l")
+        assert (len(tree.messages), len(tree.turns)) == (2200, 1100)
+        assert len(store.latest_turns(ME, [m.id for m in tree.messages])) == 1100
+        again, _ = store.replace_tree(ME, tree)
+        copy = store.fork(ME, again.tip_id or "", title_suffix="")
+        assert len(store.tree(ME, copy.id).turns) == 1100
+        assert numbers(store.branch(ME, copy.id)) == list(range(2200))
 
 
 def steps_of(database: Database, read: Callable[[], object]) -> int:

@@ -255,6 +255,14 @@ def test_the_message_that_has_every_word_is_shown_before_a_newer_one_that_has_so
     assert excerpt(store, "red")[0] == ("re: red alone", ["red"]), "the newest that has it"
 
 
+def test_a_replys_excerpt_has_its_words_without_the_marks_and_a_persons_own_is_as_written(store: ChatStore) -> None:
+    chat(store, "a", "the **otter** asked")
+    assert excerpt(store, "otter") == [("re: the otter asked", ["otter"])]
+    assert excerpt(store, "re: **") == [("re: the **otter** asked", ["re:", "**", "**"])]
+    begin(store, chat(store, "b", "one"), "a **heron**", None)
+    assert excerpt(store, "heron") == [("a **heron**", ["heron"])]
+
+
 def test_hits_in_the_title_are_marked_and_a_chat_may_have_no_excerpt(store: ChatStore) -> None:
     chat(store, "My Café", "nothing of it")
     (only,) = store.search(ME, "cafe")
@@ -432,6 +440,31 @@ def test_where_the_index_can_neither_be_used_nor_made_anew_the_texts_are_read(
     assert not database.has_text_index
     chat(store, "b", "another fox")
     assert found(store, "fox") == ["b", "a"]
+
+
+def test_while_the_index_is_made_anew_messages_are_written(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ChatStore(database)
+    monkeypatch.setattr(text_index, "NUM_INDEXED_AT_ONCE", 2)
+    chat(store, "a", "a fox", "two", "three", "four")
+    assert found(store, "fox") == ["a"]
+    with database.write() as db:
+        db.execute(sa.text(f"DROP TABLE {TABLE}_data"))
+    remake, are_due = chat_search.remake_text_index, chat_search.are_texts_due
+    left_between: list[bool] = []
+
+    def begin_to_remake(connection: sa.Connection) -> None:
+        remake(connection)
+        monkeypatch.setattr(chat_search, "are_texts_due", write_between)
+
+    def write_between(connection: sa.Connection) -> bool:
+        store.create_session(ME, title="", system_prompt=None, sampling={}, settings={}, template_vars={})
+        left_between.append(are_due(connection))
+        return left_between[-1]
+
+    monkeypatch.setattr(chat_search, "remake_text_index", begin_to_remake)
+    assert found(store, "fox") == ["a"]
+    assert left_between == [True, True, True, True, False], "another writer comes after every two of the eight messages"
+    check(database)
 
 
 def test_a_disk_that_fills_up_while_the_index_is_made_anew_is_tried_again_at_the_next_search(
