@@ -5,7 +5,6 @@ from __future__ import annotations
 import gradio as gr
 
 from chatcache.ui.composer_html import render_tally
-from chatcache.ui.file_actions import MAX_FILE_BYTES
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Used
 
@@ -25,10 +24,6 @@ class Composer(Handlers):
         match told(event, "action"):
             case "file-too-large":
                 said = texts.text_file_too_large(name)
-            case "file-no-chat":
-                said = texts.not_imported(name, texts.NO_CHAT_FILE)
-            case "file-chat-too-large":
-                said = texts.not_imported(name, texts.file_too_large(MAX_FILE_BYTES))
             case _:
                 said = texts.text_file_refused(name)
         return self.notify(said, is_error=True)

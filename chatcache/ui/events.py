@@ -75,7 +75,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.delete.click, actions.delete, place)
     on(page.export.click, files.export, place)
     on(page.export_markdown.click, files.export_markdown, place)
-    on(page.upload.upload, files.import_files, place, page.shelf, page.upload)
+    on(page.upload.upload, files.import_files, place, page.shelf, page.unfit, page.upload)
+    on(page.unfit.alone, files.import_files, place, page.shelf, page.unfit)
 
     bind_side(service, page, texts)
 

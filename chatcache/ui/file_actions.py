@@ -15,6 +15,7 @@ from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Offer
 from chatcache.ui.place import Place
+from chatcache.ui.sent import from_json
 from chatcache.ui.shelf import Shelf
 from chatcache.ui.texts import Texts
 from storage.transfer import ImportOutcome, ImportReport
@@ -63,11 +64,16 @@ class FileActions(Handlers):
         return {self._page.exported: file}
 
     @said_if_refused
-    def import_files(self, sent: object, sent_shelf: object, paths: Sequence[str] | None) -> Updates:
-        """Take in exported chats. A single one is gone to; what is here already can be replaced by a further click."""
+    def import_files(
+        self, sent: object, sent_shelf: object, sent_unfit: object, paths: Sequence[str] | None = None
+    ) -> Updates:
+        """Take in exported chats. A single one is gone to; what is here already can be replaced by a further click.
+
+        `sent_unfit` names files that were chosen, too, and that the page's script did not send.
+        """
         files = [Path(path) for path in paths or ()]
         listed_anew = {self._page.shelf: Shelf.from_json(sent_shelf).again().to_json()}
-        return self._import(Place.from_json(sent), files, replace=False) | listed_anew
+        return self._import(Place.from_json(sent), files, self._refusals(sent_unfit), replace=False) | listed_anew
 
     def replace(self, place: Place, ticket: str) -> Updates:
         """Take in once more the files that were skipped because their chats are here, now in the place of these."""
@@ -76,16 +82,23 @@ class FileActions(Handlers):
             raise Refusal(self._texts.FILES_GONE)
         return self._import(place, files, replace=True)
 
-    def _import(self, place: Place, files: Sequence[Path], *, replace: bool) -> Updates:
-        done = _Imported()
+    def _refusals(self, sent_unfit: object) -> list[str]:
+        """A sentence for each file that was not sent."""
+        unfit, texts = from_json(sent_unfit), self._texts
+        reasons = {"no_chat": texts.NO_CHAT_FILE, "too_large": texts.file_too_large(MAX_FILE_BYTES)}
+        return [texts.not_imported(str(name), why) for key, why in reasons.items() for name in unfit.get(key) or ()]
+
+    def _import(self, place: Place, files: Sequence[Path], refused: Sequence[str] = (), *, replace: bool) -> Updates:
+        done = _Imported(said=[*refused], num_refused=len(refused))
+        num_files = len(files) + len(refused)
         for file in files:
-            self._import_one(file, done, replace=replace, is_alone=len(files) == 1)
-        if len(files) > 1:
+            self._import_one(file, done, replace=replace, is_alone=num_files == 1)
+        if num_files > 1:
             counts = self._texts.imported_files(len(done.added), len(done.known), done.num_refused)
             done.said.insert(0, counts)
         reports = done.added + [report for _, report in done.known]
-        moved = self.go(place, reports[0].session.id) if len(files) == 1 and reports else {}
-        is_error = bool(files) and done.num_refused == len(files)
+        moved = self.go(place, reports[0].session.id) if num_files == 1 and reports else {}
+        is_error = bool(num_files) and done.num_refused == num_files
         return moved | self.notify("\n".join(done.said), is_error=is_error, offer=self._offer_replacing(done))
 
     def _import_one(self, file: Path, done: _Imported, *, replace: bool, is_alone: bool) -> None:

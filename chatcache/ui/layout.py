@@ -40,6 +40,7 @@ class Page:
     chats: gr.HTML
     bin: gr.Button
     upload: gr.UploadButton
+    unfit: gr.HTML
     title: gr.HTML
     session_tools: gr.Row
     rename: gr.Button
@@ -118,6 +119,7 @@ def _lay_out_sidebar(texts: Texts) -> dict[str, Any]:
             texts.IMPORT, file_count="multiple", file_types=[".json"], size="sm", min_width=0, elem_id="import"
         )
         made["bin"] = gr.Button(texts.BIN, size="sm", min_width=0, elem_id="bin")
+    made["unfit"] = gr.HTML("", html_template="", js_on_load=script("unfit"), elem_id="unfit")
     return made
 
 

@@ -212,7 +212,7 @@ class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
         total = self.number(num_added + num_known + num_refused)
         return f"{total} sohbetten {self.number(num_added)} tanesi içe aktarıldı.{known}{refused}"
 
-    NO_CHAT_FILE = "Bir sohbet dosyası, JSON olarak dışa aktarılmış bir dosyadır. Hiçbir şey içe aktarılmadı."
+    NO_CHAT_FILE = "Bir sohbet dosyası, JSON olarak dışa aktarılmış bir dosyadır. Ondan hiçbir şey içe aktarılmadı."
 
     def file_too_large(self, most_bytes: int) -> str:
         return f"Bir sohbet dosyası en çok {self.size(most_bytes)} olabilir. Ondan hiçbir şey içe aktarılmadı."
