@@ -18,6 +18,7 @@ from chatcache.chat import ChatService
 from chatcache.errors import Reason, StorageError
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
+from chatcache.ui import follow
 from chatcache.ui.actions import Actions
 from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
@@ -253,6 +254,30 @@ def test_a_chat_that_is_in_no_list_cannot_be_pinned(service: ChatService, page: 
         return first
 
     assert asyncio.run(painted())[page.pin]["visible"] is not is_temporary
+
+
+@pytest.mark.parametrize("has_chat", [True, False])
+def test_a_tab_that_is_heard_of_no_more_is_followed_no_more(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, has_chat: bool
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(follow, "monotonic", lambda: now_s)
+    monkeypatch.setattr(follow, "CHANGE_TIMEOUT_S", 0.02)
+    place = Place().at(service.create_session().id if has_chat else None).to_json()
+
+    async def followed() -> None:
+        nonlocal now_s
+        follower = Follower(service, page, texts)
+        looking = asyncio.ensure_future(all_of(follower.follow(place, TAB)))
+        for _ in range(3):
+            await asyncio.sleep(0.2)
+            assert not looking.done()
+            await all_of(follower.resume(place, TAB))
+            now_s += 0.8 * follow.SILENCE_S
+        now_s += 0.8 * follow.SILENCE_S
+        await looking
+
+    asyncio.run(asyncio.wait_for(followed(), 20))
 
 
 @pytest.mark.parametrize(("place", "is_painted"), [(Place(), False), (Place().at(None), True)])

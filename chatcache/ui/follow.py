@@ -12,6 +12,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gradio as gr
@@ -39,6 +40,11 @@ UPDATE_INTERVAL_S = 0.15
 CHANGE_TIMEOUT_S = 2.0
 """How long a look for changes may hold its thread: so long, at most, does a server that ends wait for it."""
 
+SILENCE_S = 60.0
+"""A page that is looked at asks every fifteen seconds whether it is followed. One that is silent so long has gone:
+reloaded, closed, or away from the network. Its follower ends, for each takes one of the threads that all of them share.
+"""
+
 NUM_WATCHERS = 64
 
 T = TypeVar("T")
@@ -55,7 +61,8 @@ class Follower(Handlers):
     async def resume(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
         """Follow again if this tab's follower has ended; else nothing."""
         watch = self._watches.get(request.session_hash or "")
-        if watch is not None and not watch.left.is_set():
+        if watch is not None and not watch.is_over:
+            watch.hear()
             yield self.nothing()
             return
         async for updates in self.follow(sent_place, request, *form):
@@ -202,13 +209,13 @@ class Follower(Handlers):
         }
 
     def _is_over(self, watch: Watch) -> bool:
-        return watch.left.is_set() or self._service.is_closed
+        return watch.is_over or self._service.is_closed
 
     async def _wait_for_change(self, view: View, watch: Watch) -> None:
         session, version = view.session, view.session.version
         left = asyncio.ensure_future(watch.left.wait())
         try:
-            while not (left.done() or self._service.is_closed):
+            while not self._is_over(watch):
                 change = self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S)
                 waited: set[asyncio.Future[Any]] = {left, change}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -225,11 +232,20 @@ class Follower(Handlers):
 
 
 class Watch:
-    """One follower's life: `left` tells it to end, `ended` that it has."""
+    """One follower's life: `left` tells it to end, and so does silence; `ended` says that it has."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
         self.ended = asyncio.Event()
+        self.hear()
+
+    def hear(self) -> None:
+        """The page is there."""
+        self._heard_s = monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self.left.is_set() or monotonic() - self._heard_s > SILENCE_S
 
     async def pause(self, duration_s: float) -> None:
         """Wait, but not longer than the tab stays."""
@@ -245,7 +261,7 @@ async def tail(
     Reads the turn's log from its beginning, so whoever comes late sees what there is so far at once.
     """
     reply, start = LiveReply(texts), 0
-    while not watch.left.is_set():
+    while not watch.is_over:
         events = turn.events_since(start)
         start += len(events)
         for is_reasoning, text in _texts_of(events):
