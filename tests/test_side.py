@@ -275,6 +275,13 @@ def test_the_line_of_the_last_reply_stands_beside_the_figures_that_the_panel_has
     assert "0 tokens" not in bench.gauge.rest(gone)
 
 
+def test_a_reply_that_was_written_in_a_moment_has_no_line() -> None:
+    bench = Bench()
+    bench.run(1.5, tokens_per_s=9)
+    assert len(bench.gauge.speeds()) == 1
+    assert bench.gauge.rest(figures(last=reply("x"))) == ""
+
+
 @pytest.mark.parametrize(
     "shown",
     [

@@ -98,7 +98,7 @@ class Gauge:
         if self._newest is None:
             return notices
         speeds, held = self.speeds(), (self._newest.num_tokens, self._newest.num_bytes)
-        speed = speeds[-1][1] if _has_line(speeds) else None
+        speed = speeds[-1][1] if speeds else None
         return self._render(self._texts.LIVE_NOW, speed, held, speeds) + notices
 
     def _render(
@@ -108,6 +108,7 @@ class Gauge:
         texts, said, chart = self._texts, [], ""
         if speed is not None:
             said.append(texts.speed(speed))
+        if _has_line(speeds):
             top = max(speed for _, speed in speeds)
             points = [(1 - age / SPAN_S, speed / top) for age, speed in speeds if age <= SPAN_S]
             chart = render_chart([Line(points, "mine")], f"{texts.LAST_MINUTE}: {said[0]}", height=CHART_HEIGHT)
@@ -129,4 +130,4 @@ class Gauge:
 
 
 def _has_line(speeds: list[tuple[float, float]]) -> bool:
-    return any(speed > 0 for _, speed in speeds)
+    return len(speeds) > 1 and any(speed > 0 for _, speed in speeds)
