@@ -525,6 +525,13 @@ def test_of_a_chat_without_a_reply_nothing_is_said_that_is_not_so(
     assert "412" not in said
 
 
+def test_a_cache_that_a_first_reply_fills_is_not_called_empty() -> None:
+    view = View(session("A chat"), (user("a"),), 0, {}, None)
+    said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view))).text
+    assert texts.CACHE_IDLE in said
+    assert texts.CACHE_EMPTY not in said
+
+
 INTERRUPTED = TurnStats(finish_reason=FinishReason.INTERRUPTED)
 STOPPED_AT_ONCE = TurnStats(finish_reason=FinishReason.CANCELLED)
 

@@ -66,7 +66,8 @@ def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
     """Where the chat's cache is, if not in memory."""
     report, sentence = figures.report, ""
     if figures.reply is None:
-        sentence = texts.CACHE_IDLE if report is not None and report.is_live else texts.CACHE_EMPTY
+        is_filled = figures.is_begun or (report is not None and report.is_live)
+        sentence = texts.CACHE_IDLE if is_filled else texts.CACHE_EMPTY
     if report is not None and not report.is_live:
         if figures.num_disk_bytes:
             sentence = texts.CACHE_ON_DISK

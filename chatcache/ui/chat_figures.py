@@ -28,7 +28,8 @@ class Uncounted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChatFigures:
-    """`reply` is the last one shown (None: there is none), `stats` what its last turn cost (None: see `uncounted`).
+    """`reply` is the last one shown (None: there is none; the first one is being written where the chat `is_begun`),
+    `stats` what its last turn cost (None: see `uncounted`).
 
     `num_used_tokens` are those of the model's window that the next turn finds taken, `num_kept_tokens` those that are
     kept free for its reply, `num_free_tokens` what is left. None: not known yet, as `report` before it was asked for.
@@ -38,6 +39,7 @@ class ChatFigures:
     model: ModelInfo
     room_tokens: int
     session_id: str | None = None
+    is_begun: bool = False
     reply: Message | None = None
     stats: TurnStats | None = None
     uncounted: Uncounted | None = None
@@ -55,6 +57,7 @@ class ChatFigures:
             model,
             _room(model, Sampling.from_json(view.session.sampling)),
             session_id=view.session.id,
+            is_begun=bool(view.messages),
             reply=reply,
             stats=stats if uncounted is None else None,
             uncounted=uncounted,
