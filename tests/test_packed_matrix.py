@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from chatcache.weights import packed_matrix
 from chatcache.weights.packed_matrix import INT4_GROUP, pack_int4, pack_int8, takes_int4
 
 SHAPE = (48, 96)
@@ -71,3 +72,14 @@ def test_the_weights_that_are_packed_are_not_changed(pack) -> None:
 @pytest.mark.parametrize(("shape", "takes"), [((16, 32), True), ((17, 32), False), ((16, 33), False)])
 def test_the_int4_kernel_takes_whole_blocks_only(shape: tuple[int, int], takes: bool) -> None:
     assert takes_int4(torch.empty(shape)) is takes
+
+
+@pytest.mark.parametrize("pack", [pack_int8, pack_int4])
+def test_a_matrix_of_several_blocks_is_packed_as_one_of_a_single_block(pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = random(*SHAPE)
+    matrix, values = pack(weight)
+    monkeypatch.setattr(packed_matrix, "_BLOCK_WEIGHTS", 5 * SHAPE[1])
+    matrix_of_blocks, values_of_blocks = pack(weight)
+    x = random(1, SHAPE[1], seed=1)
+    assert torch.equal(values, values_of_blocks)
+    assert torch.equal(matrix.multiply(x), matrix_of_blocks.multiply(x))
