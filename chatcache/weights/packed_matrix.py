@@ -14,7 +14,7 @@ from torch import Tensor
 
 INT4_GROUP = 32
 _MOST_STEPS, _FEWEST_STEPS = 15, 8
-_BLOCK_WEIGHTS = 2**21
+_BLOCK_WEIGHTS = 2**19
 """So many are worked on at once: enough for every thread that is woken, few enough for the copies to stay small."""
 _ON_GRID_WITHIN = 0.1
 """Of a step. Values of a 4-bit grid that were rounded to bfloat16 lie within 0.05 of it."""
@@ -75,7 +75,7 @@ def pack_int4(weight: Tensor) -> tuple[Int4Matrix, Tensor]:
     Weights that lie on a 4-bit grid, as those of a converted 4-bit GGUF do, keep exactly their codes.
     """
     codes, scales, values = _in_blocks(_coded_in_4_bits, weight)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
     return Int4Matrix(packed, scales.transpose(0, 1).contiguous()), values
 
 
@@ -100,7 +100,7 @@ def _coded_in_4_bits(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     codes, steps, least = _on_grid(groups)
     steps, middles = steps.to(weight.dtype), (least + 8 * steps).to(weight.dtype)
     values = ((codes - 8) * steps.float() + middles.float()).to(weight.dtype).flatten(1)
-    return codes.to(torch.int32).flatten(1), torch.cat([steps, middles], dim=2), values
+    return codes.to(torch.uint8).flatten(1), torch.cat([steps, middles], dim=2), values
 
 
 def _on_grid(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
