@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import ipaddress
 import os
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         if address is None:
             _say(_table_of_caches(config))
         else:
-            _serve(config, _reserve(address))
+            with _listening(address) as listener:
+                _serve(config, dataclasses.replace(address, port=listener.getsockname()[1]), listener)
     except ChatCacheError as error:
         sys.stderr.write(f"chatcache: {error}\n")
         return 1
@@ -126,7 +128,7 @@ def _table_of_caches(config: ServiceConfig) -> str:
     return "\n".join((f"Cache kinds for {config.model} on {device} (auto takes dynamic):", *lines))
 
 
-def _serve(config: ServiceConfig, address: Address) -> None:
+def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> None:
     _say(f"chatcache {version()}: loading {config.model} …")
     # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -144,10 +146,7 @@ def _serve(config: ServiceConfig, address: Address) -> None:
     try:
         stop = threading.Event()
         _on_signals(lambda *_: stop.set())
-        try:
-            PageServer(service, host=address.host, port=address.port)
-        except OSError as error:  # another program was quicker between the probe and here
-            raise _cannot_listen(address, error) from error
+        PageServer(service, listener)
         gc.freeze()
         gc.enable()
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
@@ -168,23 +167,17 @@ def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handle
         signal.signal(hang_up, handler)
 
 
-def _reserve(address: Address) -> Address:
-    """The address with a port that is free now, found out before a model is loaded. Raises ChatCacheError."""
+def _listening(address: Address) -> socket.socket:
+    """A socket that listens there, before a model is loaded: whoever comes meanwhile waits for the page. Raises
+    ChatCacheError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            raise _cannot_listen(address, error) from error
-        return Address(address.host, probe.getsockname()[1])
-
-
-def _cannot_listen(address: Address, error: OSError) -> ChatCacheError:
-    return ChatCacheError(
-        f"Cannot listen on {address.host}, port {address.port}: {error.strerror or error}. "
-        "Perhaps chatcache is running already; else choose another port with --port."
-    )
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise ChatCacheError(
+            f"Cannot listen on {address.host}, port {address.port}: {error.strerror or error}. "
+            "Perhaps chatcache is running already; else choose another port with --port."
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:

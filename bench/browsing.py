@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def browser_tab() -> Iterator[Page]:
 def served(service: ChatService) -> Iterator[str]:
     """The address of a page over the service."""
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
-    server = PageServer(service, host="127.0.0.1", port=0)
+    server = PageServer(service, socket.create_server(("127.0.0.1", 0)))
     try:
         yield f"http://127.0.0.1:{server.port}/"
     finally:

@@ -39,6 +39,7 @@ from chatcache.errors import (
     ServiceClosedError,
     StaleTipError,
     StorageError,
+    UnsupportedOptionError,
 )
 from chatcache.loader import LoadedModel, load_model
 from chatcache.memory.available import measure_usable_memory
@@ -60,6 +61,7 @@ from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
+from chatcache.weights.weight_form import held_bytes
 from chatcache.writer_pace import WriterPace
 from storage import errors as store_errors
 from storage.byte_sizes import format_size
@@ -152,17 +154,25 @@ class Runtime:
             database.close()
             raise
 
-    @cached_property
+    @property
     def model_shape(self) -> ModelShape:
-        """The loaded model's sizes, learnt when first asked for: on the model thread, which waits a moment for it.
+        """The loaded model's sizes. Raises UnsupportedOptionError where its cache cannot be planned."""
+        if isinstance(self._shape_or_refusal, UnsupportedOptionError):
+            raise self._shape_or_refusal
+        return self._shape_or_refusal
 
-        Weights in another form than in full are not to be quantized again. Raises UnsupportedOptionError where its
-        cache cannot be planned.
-        """
+    @cached_property
+    def _shape_or_refusal(self) -> ModelShape | UnsupportedOptionError:
+        """Learnt when first asked for: on the model thread, which waits a moment for it. Weights in another form than
+        in full are not to be quantized again."""
         model = self.loaded.model
-        shape = self.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
+        try:
+            shape = self.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
+        except UnsupportedOptionError as error:
+            return error
         return dataclasses.replace(
             shape,
+            weight_bytes=held_bytes(model),
             max_context_tokens=self.loaded.max_context_tokens,
             num_quantizable_parameters=shape.num_quantizable_parameters if self.loaded.weights == "full" else 0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def site(
         open_service(embedded, tmp_path_factory.mktemp("browser"), max_concurrent_turns=3) as service,
     ):
         patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
-        server = PageServer(service, host="127.0.0.1", port=0)
+        server = PageServer(service, socket.create_server(("127.0.0.1", 0)))
         try:
             yield Site(service, f"http://127.0.0.1:{server.port}/")
         finally:

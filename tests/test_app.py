@@ -181,6 +181,20 @@ def test_a_data_directory_that_cannot_be_used_is_one_sentence(
 
 
 @pytest.mark.slow
+def test_who_comes_while_the_model_is_loading_waits_for_the_page(tmp_path: Path, model_folder: Path) -> None:
+    with taken_port() as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "app.py", f"--port={port}", f"--data-dir={tmp_path}", f"--model={model_folder}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert "loading" in process.stdout.readline()
+            with urlopen(f"http://127.0.0.1:{port}", timeout=START_TIMEOUT_S) as page:
+                assert page.status == 200
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
 def test_the_page_is_served_and_a_second_server_on_the_same_data_is_refused(tmp_path: Path, model_folder: Path) -> None:
     arguments = ("--data-dir", tmp_path / "data", "--model", model_folder)
     with running(*arguments) as (_, url):

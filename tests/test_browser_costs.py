@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import sys
 import uuid
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def quick_site(browser: Browser, tiny_llama: LoadedModel, tmp_path_factory: pyte
     ):
         runtime_of(service).prompts.end_token_ids = frozenset()  # every reply is as long as it is asked to be
         patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))
-        server = PageServer(service, host="127.0.0.1", port=0)
+        server = PageServer(service, socket.create_server(("127.0.0.1", 0)))
         try:
             yield Site(service, f"http://127.0.0.1:{server.port}/")
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ BRIEF = Sampling(temperature=0.0, max_new_tokens=4)
 def running(model: LoadedModel, data_dir: Path, port: int = 0) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch, open_service(model, data_dir) as service:
         patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))
-        server = PageServer(service, host="127.0.0.1", port=port)
+        server = PageServer(service, socket.create_server(("127.0.0.1", port)))
         try:
             yield Site(service, f"http://127.0.0.1:{server.port}/")
         finally:

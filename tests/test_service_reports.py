@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +11,17 @@ from pathlib import Path
 
 import pytest
 from services import GREEDY, open_service, runtime_of
+from torch import nn
 
 from chatcache import writer_pace
 from chatcache.chat import ChatService
-from chatcache.errors import InvalidInputError, NotFoundError
+from chatcache.errors import InvalidInputError, NotFoundError, UnsupportedOptionError
 from chatcache.loader import LoadedModel
+from chatcache.memory.model_shape import ModelShape
 from chatcache.memory.planner import plan_cache, plan_memory
 from chatcache.memory.rehearsal import rehearse
 from chatcache.verification import Verification
+from chatcache.weights.weight_form import apply_form
 from chatcache.writer_pace import WriterPace
 from storage.segment_check import VerifyReport
 from storage.segment_files import FOLDER_NAME
@@ -81,6 +86,33 @@ def test_the_plan_is_the_planners_own(service: ChatService, tiny_llama: LoadedMo
         assert curve.points[-1].context_tokens == 2048
     end = next(c for c in service.memory_plan().curves if c.kind == "dynamic").points[-1]
     assert end.total_bytes == service.memory_plan().plan.of("dynamic").total_bytes
+
+
+def test_the_plan_counts_weights_as_they_are_held(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    model = copy.deepcopy(tiny_llama.model)
+    apply_form(model, "int8")
+    in_8_bits = dataclasses.replace(tiny_llama, model=model, weights="int8")
+    full_bytes = rehearse(model.config, model.dtype, "tiny-llama").weight_bytes
+    linears = [each.weight for each in tiny_llama.model.modules() if isinstance(each, nn.Linear)]
+    packed_bytes = sum(weight.numel() + 4 * weight.shape[0] for weight in linears)  # a byte each, and scales
+    with open_service(in_8_bits, tmp_path) as service:
+        held_bytes = service.memory_plan().plan.shape.weight_bytes
+    # The output head, which the embedding does not share here, is held in 8 bits alone.
+    assert held_bytes == full_bytes + packed_bytes - tiny_llama.model.lm_head.weight.nbytes
+
+
+def test_a_plan_that_cannot_be_made_is_tried_once(service: ChatService, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def fail(_config: object, _dtype: object, name: str) -> ModelShape:
+        tries.append(name)
+        raise UnsupportedOptionError("injected")
+
+    monkeypatch.setattr("chatcache.runtime.rehearse", fail)
+    for _ in range(3):
+        with pytest.raises(UnsupportedOptionError, match="injected"):
+            service.memory_plan()
+    assert len(tries) == 1
 
 
 def test_what_does_not_fit_is_told_with_what_helps(service: ChatService) -> None:

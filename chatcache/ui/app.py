@@ -100,11 +100,10 @@ def build_app(service: ChatService, hosts: Sequence[str]) -> FastAPI:
 class PageServer:
     """Serves the page in a thread of its own until `close`. The service stays the caller's to close."""
 
-    def __init__(self, service: ChatService, *, host: str, port: int) -> None:
-        """Raises OSError when the port is taken."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family)
-        config = uvicorn.Config(build_app(service, self._hosts(host)), log_level="warning")
+    def __init__(self, service: ChatService, listener: socket.socket) -> None:
+        """`listener` listens already; it is closed with the server."""
+        self._socket = listener
+        config = uvicorn.Config(build_app(service, self._hosts()), log_level="warning")
         self._server = _Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="chatcache-page", daemon=True
@@ -115,7 +114,7 @@ class PageServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; what was asked for, unless that was 0."""
+        """The port it listens on."""
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
@@ -124,9 +123,10 @@ class PageServer:
         self._thread.join(STOP_TIMEOUT_S)
         self._socket.close()
 
-    def _hosts(self, host: str) -> tuple[str, ...]:
+    def _hosts(self) -> tuple[str, ...]:
         """The names it answers to. Where only this machine is to be let in, a site whose name leads here is not."""
-        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+        host = self._socket.getsockname()[0]
+        if not ipaddress.ip_address(host).is_loopback:
             return ("*",)
         return (f"[{host}]" if ":" in host else host, *LOOPBACK_NAMES)
 

@@ -36,6 +36,11 @@ class PackedLinear(nn.Module):
         is_quick = self._matrix is not None and weight.dtype == torch.bfloat16
         self._max_packed_rows = self._matrix.max_rows if self._matrix is not None and is_quick else 0
 
+    @property
+    def packed_bytes(self) -> int:
+        """What it takes in memory besides its `weight`."""
+        return 0 if self._matrix is None else self._matrix.num_bytes
+
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in]` → `[..., out]`."""
         return self.multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
@@ -57,6 +62,11 @@ class PackedHead(nn.Module):
         # Some models ask their head for its dtype. Whoever asks for values meets an error, not wrong ones.
         self.weight = torch.empty_like(head.weight.detach(), device="meta")
         self.bias = head.bias
+
+    @property
+    def packed_bytes(self) -> int:
+        """What it takes in memory."""
+        return self._matrix.num_bytes
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., in]` → `[..., vocabulary]`."""

@@ -26,6 +26,10 @@ class PackedMatrix(Protocol):
     max_rows: int
     """Up to so many rows, `multiply` is quicker than an ordinary multiplication."""
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+
     def multiply(self, x: Tensor) -> Tensor:
         """`[rows, in]` → `[rows, out]`, in the dtype that the matrix was made from."""
 
@@ -39,6 +43,10 @@ class Int8Matrix:
         self._codes = codes
         self._scales = scales
 
+    @property
+    def num_bytes(self) -> int:
+        return self._codes.nbytes + self._scales.nbytes
+
     def multiply(self, x: Tensor) -> Tensor:
         return torch._weight_int8pack_mm(x, self._codes, self._scales)
 
@@ -51,6 +59,10 @@ class Int4Matrix:
     def __init__(self, packed_codes: Tensor, scales: Tensor) -> None:
         self._codes = packed_codes
         self._scales = scales
+
+    @property
+    def num_bytes(self) -> int:
+        return self._codes.nbytes + self._scales.nbytes
 
     def multiply(self, x: Tensor) -> Tensor:
         output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._codes, INT4_GROUP, self._scales)

@@ -55,3 +55,12 @@ def joined_projections(model: PreTrainedModel) -> list[JoinedProjections]:
     """Those of each layer; empty where `apply_form` made none."""
     layers: Any = model.model.layers if is_llama_shaped(model) else ()
     return [layer.joined_projections for layer in layers if hasattr(layer, "joined_projections")]
+
+
+def held_bytes(model: PreTrainedModel) -> int:
+    """What the weights take in memory: their values, and beside these what few rows are multiplied by."""
+    packed = [each for each in model.modules() if isinstance(each, PackedLinear | PackedHead)]
+    for joined in joined_projections(model):
+        packed += [joined.query_key_value, joined.output, joined.gate_up, joined.down]
+    values = (*model.parameters(), *model.buffers())
+    return sum(each.nbytes for each in values) + sum(each.packed_bytes for each in packed)
