@@ -397,6 +397,21 @@ def test_a_plan_that_does_not_fit_says_what_is_missing_and_what_would_help(servi
         assert advice.text in Elements(markup).text
 
 
+def test_advice_and_reasons_of_a_plan_are_in_the_pages_language_and_its_notation(service: ChatService) -> None:
+    outlook = service.memory_plan(2048, num_sessions=50)
+    said = Elements(render_plan(TURKISH, outlook)).text
+    refusals = [kind.refusal for kind in outlook.plan.kinds if kind.refusal is not None]
+    advice = [each.text for each in outlook.advice]
+    assert refusals
+    assert advice
+    for sentence in (*refusals, *advice):
+        assert sentence not in said
+        assert TURKISH.said(sentence) in said
+    for each in outlook.advice:
+        if each.total_bytes is not None and "total_bytes" in each.text.facts:
+            assert TURKISH.size(each.total_bytes) in TURKISH.said(each.text)
+
+
 def test_the_plot_is_also_words_and_a_table(service: ChatService) -> None:
     outlook = service.memory_plan(1000)
     markup = render_plan(texts, outlook)

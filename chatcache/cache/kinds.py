@@ -26,6 +26,8 @@ from chatcache.cache.quantized_layer import QuantizedLayer
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.workspace import Workspace
 from chatcache.errors import UnsupportedOptionError
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 _CODECS: dict[str, Callable[[], Codec]] = {
     "quantized-int8": Int8Codec,
@@ -121,36 +123,46 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _refusal(kind: str, facts: ModelFacts) -> str | None:
+def _refusal(kind: str, facts: ModelFacts) -> Sentence | None:
     """Why a model cannot have this kind, as a clause; None if it can."""
     if kind in _OFFLOADED_KINDS:
         return _refusal_to_offload(kind, facts)
     if kind == "static":
-        return "preallocated caches are not available in this version"
+        return Sentence("preallocated caches are not available in this version", Told.NO_STATIC)
     if kind in _CODECS:
         if not _ATTENTION_LAYER_TYPES.intersection(facts.layer_types):
-            return "the model has no attention layers, so there are no keys and values to quantize"
+            why = "the model has no attention layers, so there are no keys and values to quantize"
+            return Sentence(why, Told.NO_ATTENTION)
         backend = kind.removeprefix("quantized-").rstrip("0123456789")
         package = _PACKAGES.get(backend)
         if package is not None and package not in facts.packages:
-            return f"{package} is not installed (pip install --no-deps -r requirements-extra.txt)"
+            why = f"{package} is not installed (pip install --no-deps -r requirements-extra.txt)"
+            return Sentence(why, Told.NO_PACKAGE, package=package)
         if unknown := sorted(set(facts.layer_types) - _KNOWN_LAYER_TYPES):
-            return f"nothing is known about the model's layers of type {', '.join(unknown)}"
+            layers = ", ".join(unknown)
+            why = f"nothing is known about the model's layers of type {layers}"
+            return Sentence(why, Told.UNKNOWN_LAYERS, layers=layers)
     return None
 
 
-def _refusal_to_offload(kind: str, facts: ModelFacts) -> str | None:
+def _refusal_to_offload(kind: str, facts: ModelFacts) -> Sentence | None:
     if facts.device_type == "cpu":
-        return "offloading moves the cache to the computer's memory, and on a CPU it is there already"
+        why = "offloading moves the cache to the computer's memory, and on a CPU it is there already"
+        return Sentence(why, Told.OFFLOADED_ALREADY)
     if facts.device_type != "cuda":
-        return f"offloading needs an accelerator with memory of its own (cuda), which {facts.device_type} is not"
+        why = f"offloading needs an accelerator with memory of its own (cuda), which {facts.device_type} is not"
+        return Sentence(why, Told.NO_DEVICE_MEMORY, device=facts.device_type)
     others = sorted(set(facts.layer_types) - {"full_attention"})
     if not others:
-        return None if kind == "offloaded" else "every layer has full attention; choose offloaded"
+        why = "every layer has full attention; choose offloaded"
+        return None if kind == "offloaded" else Sentence(why, Told.ALL_FULL_ATTENTION)
     if others != ["sliding_attention"] or "full_attention" not in facts.layer_types:
-        return f"offloading needs layers with full attention; the model's others are {', '.join(others)}"
+        layers = ", ".join(others)
+        why = f"offloading needs layers with full attention; the model's others are {layers}"
+        return Sentence(why, Told.OTHER_LAYERS, layers=layers)
     if kind == "offloaded":
-        return "the model has sliding layers, which would travel as a whole; choose offloaded-non-sliding"
+        why = "the model has sliding layers, which would travel as a whole; choose offloaded-non-sliding"
+        return Sentence(why, Told.SLIDING_LAYERS)
     return None
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from chatcache.memory.model_shape import ModelShape
 from chatcache.memory.planner import KindPlan, MemoryPlan, plan_memory
+from chatcache.told import Told
 from storage.byte_sizes import format_size
+from storage.sentence import Sentence
 
 WEIGHT_BITS = {"int8": 8.0, "int4": 5.0}
 """Bits per quantized parameter, int4 with a scale and an offset of 16 bits for each group of 32."""
@@ -21,7 +23,7 @@ GROUPED_QUERY_HEADS = 4
 class Advice:
     """One thing to do. `total_bytes` is the bill after it, None where another model is the advice."""
 
-    text: str
+    text: Sentence
     total_bytes: int | None
     fits: bool
 
@@ -56,11 +58,9 @@ def _quantize_weights(plan: MemoryPlan, chosen: KindPlan, memory: int) -> Advice
     saved = {form: plan.shape.weight_bytes - weight_bytes_in(plan.shape, form) for form in WEIGHT_BITS}
     form = next((f for f in WEIGHT_BITS if chosen.total_bytes - saved[f] <= memory), "int4")
     total = chosen.total_bytes - saved[form]
-    return Advice(
-        f"Quantize the weights: in {form} they take {format_size(saved[form])} less, {format_size(total)} in all.",
-        total,
-        total <= memory,
-    )
+    text = f"Quantize the weights: in {form} they take {format_size(saved[form])} less, {format_size(total)} in all."
+    sentence = Sentence(text, Told.SMALLER_WEIGHTS, form=form, saved_bytes=saved[form], total_bytes=total)
+    return Advice(sentence, total, total <= memory)
 
 
 def _shorten_context(plan: MemoryPlan, chosen: KindPlan) -> Advice | None:
@@ -69,7 +69,8 @@ def _shorten_context(plan: MemoryPlan, chosen: KindPlan) -> Advice | None:
         return None
     request = dataclasses.replace(plan.request, context_tokens=num_tokens)
     total = plan_memory(plan.shape, request).of(chosen.cache.kind).total_bytes
-    return Advice(f"Shorten the context: {num_tokens:,} tokens fit.", total, True)
+    text = f"Shorten the context: {num_tokens:,} tokens fit."
+    return Advice(Sentence(text, Told.SHORTER_CONTEXT, num_tokens=num_tokens), total, True)
 
 
 def _quantize_cache(plan: MemoryPlan) -> Advice | None:
@@ -77,8 +78,10 @@ def _quantize_cache(plan: MemoryPlan) -> Advice | None:
     if not kinds:
         return None
     best = next((p for p in kinds if p.fits), kinds[-1])
-    text = f"Quantize the cache: as {best.cache.kind} a session takes {format_size(best.cache.used_bytes)}"
-    return Advice(f"{text}, {format_size(best.total_bytes)} in all.", best.total_bytes, bool(best.fits))
+    kind, used, total = best.cache.kind, best.cache.used_bytes, best.total_bytes
+    text = f"Quantize the cache: as {kind} a session takes {format_size(used)}, {format_size(total)} in all."
+    sentence = Sentence(text, Told.SMALLER_CACHE, kind=kind, session_bytes=used, total_bytes=total)
+    return Advice(sentence, total, bool(best.fits))
 
 
 def _all_together(plan: MemoryPlan, kind: str, memory: int) -> Advice | None:
@@ -91,21 +94,21 @@ def _all_together(plan: MemoryPlan, kind: str, memory: int) -> Advice | None:
     if best is None or plan.of(kind).total_bytes - plan.shape.weight_bytes + shape.weight_bytes <= memory:
         return None
     both = plan_memory(shape, plan.request).of(best.cache.kind)
-    text = f"Weights in int4 and a {best.cache.kind} cache together take {format_size(both.total_bytes)}"
+    kind, total, num_tokens = best.cache.kind, both.total_bytes, both.max_context_tokens or 0
+    text = f"Weights in int4 and a {kind} cache together take {format_size(total)}"
     if both.fits:
-        return Advice(f"{text}.", both.total_bytes, True)
-    return Advice(
-        f"{text}; with both, {both.max_context_tokens or 0:,} tokens of context fit.", both.total_bytes, False
-    )
+        return Advice(Sentence(f"{text}.", Told.BOTH_SMALLER, kind=kind, total_bytes=total), total, True)
+    text = f"{text}; with both, {num_tokens:,} tokens of context fit."
+    shorter = Sentence(text, Told.BOTH_SMALLER_AND_SHORTER, kind=kind, total_bytes=total, num_tokens=num_tokens)
+    return Advice(shorter, total, False)
 
 
 def _choose_grouped_queries(plan: MemoryPlan) -> Advice | None:
     shape = plan.shape
     if not shape.attention_layers or shape.query_heads_per_key > 1 or shape.num_attention_heads < GROUPED_QUERY_HEADS:
         return None
-    return Advice(
+    text = (
         "Choose a model with grouped-query attention: this one keeps a key and a value for every query head, "
-        "such a one usually a quarter of them or fewer.",
-        None,
-        False,
+        "such a one usually a quarter of them or fewer."
     )
+    return Advice(Sentence(text, Told.GROUPED_QUERIES), None, False)

@@ -18,6 +18,8 @@ from chatcache.errors import ModelLoadError, UnsupportedOptionError
 from chatcache.library_calls import first_sentence, quiet_transformers
 from chatcache.memory.model_shape import LayerShape, ModelShape
 from chatcache.prefill_chunks import ChunkSchedule
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 DEVICE_TYPES = ("cpu", "cuda", "mps")
 _REHEARSED_TOKENS = 4
@@ -155,4 +157,5 @@ def _scan(config: Any, cache_layers: list[Any]) -> tuple[int, int]:
 def _notes(config: Any) -> tuple[str, ...]:
     if getattr(config, "quantization_config", None) is None:
         return ()
-    return ("The checkpoint is quantized: its own weights are smaller than planned here, which is in full precision.",)
+    note = "The checkpoint is quantized: its own weights are smaller than planned here, which is in full precision."
+    return (Sentence(note, Told.CHECKPOINT_SMALLER),)

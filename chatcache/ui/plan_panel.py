@@ -25,7 +25,7 @@ def render_plan(texts: Texts, outlook: MemoryOutlook) -> str:
     heads = "".join(
         f'<th scope="col">{name}</th>' for name in (texts.WEIGHTS, texts.CACHE, texts.WORKSPACE, texts.TOTAL)
     )
-    notes = "".join(f'<p class="quiet">{html.escape(note)}</p>' for note in plan.shape.notes)
+    notes = "".join(f'<p class="quiet">{html.escape(texts.said(note))}</p>' for note in plan.shape.notes)
     return (
         f'<p class="verdict {"fits" if chosen.fits else "fits-not"}" role="status">{html.escape(verdict)}</p>'
         f'<p class="quiet">{texts.plan_memory(memory)}</p>{_render_advice(texts, outlook)}'
@@ -52,7 +52,7 @@ def _render_bill(texts: Texts, each: KindPlan, outlook: MemoryOutlook, index: in
 
 def _render_advice(texts: Texts, outlook: MemoryOutlook) -> str:
     items = "".join(
-        f"<li>{html.escape(advice.text)}{f' {texts.IT_FITS_THEN}' if advice.fits else ''}</li>"
+        f"<li>{html.escape(texts.said(advice.text))}{f' {texts.IT_FITS_THEN}' if advice.fits else ''}</li>"
         for advice in outlook.advice
     )
     return f"<h3>{texts.PLAN_ADVICE}</h3><ol>{items}</ol>" if items else ""
@@ -93,7 +93,7 @@ def _render_curves(texts: Texts, outlook: MemoryOutlook) -> str:
 
 def _render_refusals(texts: Texts, outlook: MemoryOutlook) -> str:
     items = "".join(
-        f"<li><strong>{each.cache.kind}</strong>: {html.escape(each.refusal)}</li>"
+        f"<li><strong>{each.cache.kind}</strong>: {html.escape(texts.said(each.refusal))}</li>"
         for each in outlook.plan.kinds
         if each.refusal is not None
     )

@@ -95,6 +95,36 @@ class TurkishTold(Texts):
             "sohbet sürünce yeniden okunur."
         ),
         Told.WITHOUT_EFFECT: "Saklandı, ama burada etkisi yok: {refusal}",
+        Told.NO_STATIC: "önceden ayrılan önbellekler bu sürümde yok",
+        Told.NO_ATTENTION: "modelin dikkat katmanı yok; bu yüzden nicelenecek anahtar ve değer de yok",
+        Told.NO_PACKAGE: "{package} kurulu değil (pip install --no-deps -r requirements-extra.txt)",
+        Told.UNKNOWN_LAYERS: "modelin şu türden katmanları tanınmıyor: {layers}",
+        Told.OFFLOADED_ALREADY: "bu, önbelleği bilgisayarın belleğine taşır; işlemcide zaten orada",
+        Told.NO_DEVICE_MEMORY: "bunun için kendi belleği olan bir hızlandırıcı (cuda) gerekir; {device} öyle değil",
+        Told.ALL_FULL_ATTENTION: "bütün katmanlar tam dikkatli; offloaded türünü seçin",
+        Told.OTHER_LAYERS: "bunun için tam dikkatli katmanlar gerekir; modelin öteki katmanları: {layers}",
+        Told.SLIDING_LAYERS: (
+            "modelin kayan katmanları var, bunlar bütün olarak taşınırdı; offloaded-non-sliding türünü seçin"
+        ),
+        Told.SMALLER_WEIGHTS: (
+            "Ağırlıkları niceleyin: {form} olarak {saved_bytes} daha az, toplam {total_bytes} yer tutarlar."
+        ),
+        Told.SHORTER_CONTEXT: "Bağlamı kısaltın: {num_tokens} token sığar.",
+        Told.SMALLER_CACHE: (
+            "Önbelleği niceleyin: {kind} olarak bir sohbet {session_bytes}, hepsi birlikte {total_bytes} yer tutar."
+        ),
+        Told.BOTH_SMALLER: "int4 ağırlıklar ve {kind} önbellek birlikte {total_bytes} yer tutar.",
+        Told.BOTH_SMALLER_AND_SHORTER: (
+            "int4 ağırlıklar ve {kind} önbellek birlikte {total_bytes} yer tutar; ikisiyle {num_tokens} tokenlik "
+            "bağlam sığar."
+        ),
+        Told.GROUPED_QUERIES: (
+            "Gruplu sorgu dikkati olan bir model seçin: bu model her sorgu başı için bir anahtar ve bir değer tutar; "
+            "öyle bir model genellikle bunun dörtte birini ya da daha azını."
+        ),
+        Told.CHECKPOINT_SMALLER: (
+            "Modelin dosyası nicelenmiş: kendi ağırlıkları, burada tam duyarlıkla planlanandan küçüktür."
+        ),
         FileTold.NOT_AN_OBJECT: "bir “{what}” nesne değil",
         FileTold.NOT_A_LIST: "“{name}” liste değil",
         FileTold.BAD_ID: "bir “{what}” kaydında “{name}” şu: {value}",
@@ -110,7 +140,7 @@ class TurkishTold(Texts):
         FileTold.MORE: "Bu dosyada olduğu gibi alınamayan başka şeyler de vardı.",
         SaveTold.DISK_ALMOST_FULL: "Disk neredeyse dolu; kalan yer iletiler için tutuluyor. Biraz yer açın.",
         SaveTold.QUOTA_USED_UP: (
-            "{num_bytes} baytlık disk kotasını açık sohbetler dolduruyor. Kotayı artırın ya da önbellek bırakın."
+            "{num_bytes} büyüklüğündeki disk kotasını açık sohbetler dolduruyor. Kotayı artırın ya da önbellek bırakın."
         ),
         SaveTold.NOT_WRITTEN: "Önbellek diske yazılamadı: {failure}.",
         SaveTold.BEGINNING_GONE: "Saklanan başlangıç bu arada kaldırıldı; sonraki kayıt baştan başlar.",
@@ -123,11 +153,13 @@ class TurkishTold(Texts):
             return sentence
         ours = self.TOLD.get(sentence.reason) or self.REFUSALS.get(sentence.reason)
         try:
-            return ours.format_map({n: self._fact(f) for n, f in sentence.facts.items()}) if ours else str(sentence)
+            return ours.format_map({n: self._fact(n, f) for n, f in sentence.facts.items()}) if ours else str(sentence)
         except (LookupError, ValueError, ArithmeticError):  # a file may bring a sentence with other facts
             return str(sentence)
 
-    def _fact(self, value: Fact) -> str:
+    def _fact(self, name: str, value: Fact) -> str:
         if isinstance(value, str):
             return self.said(value)
+        if name.endswith("_bytes"):
+            return self.size(int(value))
         return self.number(value) if isinstance(value, int) else f"{value:g}".replace(".", self.POINT)
