@@ -76,8 +76,9 @@
     talk.addEventListener("scroll", () => {
       atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
     });
-    new MutationObserver(() => { if (atEnd) talk.scrollTop = talk.scrollHeight; })
-      .observe(talk, { childList: true, subtree: true, characterData: true });
+    const stayAtEnd = () => { if (atEnd) talk.scrollTop = talk.scrollHeight; };
+    new MutationObserver(stayAtEnd).observe(talk, { childList: true, subtree: true, characterData: true });
+    new ResizeObserver(stayAtEnd).observe(talk); // a notice takes room below it
   };
   start();
 })();

@@ -65,6 +65,26 @@ def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], s
     page.screenshot(path=SCREENSHOTS / f"below-a-reply-{page.viewport_size['width']}-{texts.LANGUAGE}.png")  # type: ignore[index]
 
 
+def test_a_notice_does_not_cover_the_end_of_the_conversation(screen: tuple[Page, Texts], site: Site) -> None:
+    page, texts = screen
+    session = site.service.create_session(sampling=SHORT)
+    for number in range(6):
+        site.service.send(session.id, f"This is question number {number}.").result(60)
+    page.goto(site.address(session.id))
+    roll_back, talk = button(page, texts.ROLL_BACK), page.locator("#conversation")
+    expect(roll_back).to_be_in_viewport()
+    assert talk.evaluate("e => e.scrollHeight > e.clientHeight"), "it need not scroll"
+    page.locator("#message textarea").fill("word " * 9000)
+    page.locator("#send").click()
+    expect(page.locator("#notice [role=alert]")).to_be_visible()
+    page.wait_for_function(
+        "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 2)(document.getElementById('conversation'))"
+    )
+    notice = page.locator("#notice .notice")
+    assert top_of(roll_back) < top_of(notice)
+    expect(roll_back).to_be_in_viewport()
+
+
 def test_the_closed_lists_button_stands_beside_the_title(screen: tuple[Page, Texts], site: Site) -> None:
     page, _ = screen
     session = site.service.create_session(title="How does one find a number in a sorted list of a million numbers?")
