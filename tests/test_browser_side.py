@@ -73,8 +73,11 @@ def test_a_chat_begins_with_what_was_set_before_its_first_message(page: Page, si
     page.goto(site.url)
     unfold(page, texts.SETTINGS)
     expect(field(page, "max_new_tokens")).to_have_value("")
+    kept_free = page.locator("#cache li").filter(has_text=texts.RESERVED_FOR_REPLY)
+    usual = kept_free.inner_text()
     field(page, "max_new_tokens").fill("4")
     field(page, "system_prompt").fill("Be kind.")
+    expect(kept_free).to_have_text(f"{texts.RESERVED_FOR_REPLY}4")
     say(page, "Hello there.")
     page.wait_for_url("**?session=*")
     expect(button(page, "Regenerate")).to_be_visible()
@@ -83,6 +86,7 @@ def test_a_chat_begins_with_what_was_set_before_its_first_message(page: Page, si
     button(page, "New chat").click()
     expect(field(page, "system_prompt")).to_have_value("")
     expect(field(page, "max_new_tokens")).to_have_value("")
+    expect(kept_free).to_have_text(usual, use_inner_text=True)
 
 
 def test_a_wrong_value_is_answered_at_its_field_and_not_stored(page: Page, site: Site) -> None:
