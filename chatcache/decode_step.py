@@ -1,4 +1,5 @@
-"""`DecodeStep`: the next tokens of one or several sequences through a Llama-shaped decoder, with few calls a layer.
+"""`DecodeStep`: the next tokens of one or several sequences through a Llama-shaped decoder, with few calls a layer; in
+bfloat16 also a chunk of a prompt.
 
 It computes what the library's modules compute, with their weights, rotary embedding and input embedding, but joins
 projections that have one input, makes no mask, and lets all sequences share every multiplication; only attention is
@@ -8,6 +9,7 @@ each sequence's own. Every architecture of another shape goes through the librar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +18,15 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from chatcache.cache.attention import States, attend_by_matrices, attend_single_tokens, suits_matrices
-from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.attention import MAX_SCORES, States, attend_by_matrices, attend_single_tokens, suits_matrices
+from chatcache.cache.session_cache import MAX_CANDIDATE_TOKENS, SessionCache
 from chatcache.step_threads import StepThreads
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
 
 Linear = Callable[[Tensor], Tensor]
+
+MOST_FEW_TOKENS = 1 + MAX_CANDIDATE_TOKENS
+"""More are a chunk of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class DecodeStep:
         attention = decoder.layers[0].self_attn
         self._head_dim: int = attention.head_dim
         self._scaling: float = attention.scaling
+        self._num_heads: int = model.config.num_attention_heads
         self._num_key_heads: int = model.config.num_key_value_heads
         self._layers = [_layer(*each) for each in zip(decoder.layers, projections, strict=True)]
         self._threads = StepThreads(1 if model.device.type != "cpu" else None)
@@ -94,22 +100,32 @@ class DecodeStep:
         return cls(model, projections) if projections else None
 
     def fits(self, cache: SessionCache, num_tokens: int) -> bool:
-        """Whether `num_tokens` may be fed to `cache` at once: several only where each sees all that is before it."""
+        """Whether `num_tokens` may be fed to `cache` at once: several only where each sees all that is before it, many
+        only where they are multiplied as matrices."""
         if cache.cache is None:
             return False
-        return num_tokens == 1 or not any(getattr(layer, "is_sliding", False) for layer in cache.cache.layers)
+        if num_tokens == 1:
+            return True
+        if any(getattr(layer, "is_sliding", False) for layer in cache.cache.layers):
+            return False
+        num_scores = self._num_heads * num_tokens * (cache.num_tokens + num_tokens)
+        return num_tokens <= MOST_FEW_TOKENS or (self._signs.dtype == torch.bfloat16 and num_scores <= MAX_SCORES)
 
-    def __call__(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache]) -> Tensor:
-        """Feed to each cache its tokens, which must fit; the logits that follow each token, `[tokens, vocabulary]`.
+    def __call__(
+        self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int = 0
+    ) -> Tensor:
+        """Feed to each cache its tokens, which must fit; the logits that follow each token, or the last `num_logits`,
+        `[tokens, vocabulary]`.
 
         `advance` is left to the caller. After an exception a cache may hold the tokens in some layers only, as after
         one in the library's modules.
         """
-        num_held = sum(held.num_tokens for held in caches)
-        with self._threads.chosen(sum(map(len, token_ids)), num_held):
-            return self._logits(token_ids, caches)
+        num_tokens, num_held = sum(map(len, token_ids)), sum(held.num_tokens for held in caches)
+        # Many tokens are work enough for all threads.
+        with self._threads.chosen(num_tokens, num_held) if num_tokens <= MOST_FEW_TOKENS else nullcontext():
+            return self._logits(token_ids, caches, num_logits)
 
-    def _logits(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache]) -> Tensor:
+    def _logits(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int) -> Tensor:
         device = self._signs.device
         feeds = [_Feed.of(held, len(ids)) for held, ids in zip(caches, token_ids, strict=True)]
         positions = [feed.start + i for feed in feeds for i in range(feed.num_tokens)]
@@ -121,7 +137,7 @@ class DecodeStep:
             x = x + layer.output(attended)
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = x + layer.down(layer.activation(gate) * up)
-        logits: Tensor = self._model.lm_head(self._normed(x, self._norm))
+        logits: Tensor = self._model.lm_head(self._normed(x[-num_logits:], self._norm))
         return logits
 
     def _attend(self, layer: _Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, feeds: Sequence[_Feed]) -> Tensor:

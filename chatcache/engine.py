@@ -268,8 +268,9 @@ class TurnRun:
         start = cache.num_tokens
         if start == num_wanted - 1:
             return start, num_wanted
-        num_tokens = min(self._chunks.num_tokens(start), self._relief.max_chunk_tokens or num_wanted)
-        return start, min(start + num_tokens, num_wanted - 1)
+        num_left = num_wanted - 1 - start
+        num_tokens = self._chunks.num_tokens(start, num_left)
+        return start, start + min(num_tokens, num_left, self._relief.max_chunk_tokens or num_left)
 
     def _guess(self, cache: SessionCache) -> tuple[int, ...]:
         """Tokens that may follow, to go into the same forward; none before the reply's first, which always comes from a
@@ -299,9 +300,8 @@ class TurnRun:
             self._account.feed(start, stop)
         self._account.num_fed = max(self._account.num_fed, stop)
         ids = [*self._ids[start:stop], *guess]
-        is_decode = stop - start == 1  # a chunk of a prompt has more rows than it is made for
-        if is_decode and self._decode_step is not None and self._decode_step.fits(cache, len(ids)):
-            logits = self._decode_step([ids], [cache])
+        if self._decode_step is not None and self._decode_step.fits(cache, len(ids)):
+            logits = self._decode_step([ids], [cache], num_logits=1 + len(guess))
         else:
             logits = self._model(
                 input_ids=torch.tensor([ids], device=self._model.device),

@@ -194,6 +194,27 @@ def test_in_bfloat16_steps_stay_within_the_rounding_of_the_modules(form: str) ->
     assert (by_step(step, [ours], [5])[0] - wanted).abs().max() <= 3 * error_of_modules
 
 
+@pytest.mark.parametrize("num_held", [0, 700])
+def test_a_chunk_of_a_prompt_stays_within_the_rounding_of_the_modules(num_held: int) -> None:
+    model = make_model("llama", {}).bfloat16()
+    step = make_step(model)
+    exact_model = make_model("llama", {})
+    exact_model.load_state_dict(model.state_dict(), strict=False)
+    exact, theirs, ours, again = (
+        filled(each, num_held) if num_held else make_session_cache(each, "dynamic")
+        for each in (exact_model, model, model, model)
+    )
+    ids = random_ids(200, seed=4)
+    assert step.fits(ours, len(ids))
+    assert not make_step(exact_model).fits(exact, len(ids)), "in float32 the library's kernel is as quick"
+    wanted = exact_model(torch.tensor([ids]), cache=exact.cache).logits[0]
+    error_of_modules = (model(torch.tensor([ids]), cache=theirs.cache).logits[0] - wanted).abs().max()
+    logits = step([ids], [ours])
+    assert (logits - wanted).abs().max() <= 3 * error_of_modules
+    torch.testing.assert_close(step([ids], [again], num_logits=1), logits[-1:], rtol=1e-2, atol=1e-2)
+    ours.advance(ids)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_architectures_are_left_to_the_librarys_modules(name: str) -> None:
     model = make_model(name, OTHERS[name])

@@ -470,7 +470,10 @@ def test_a_prompt_is_read_in_chunks_and_its_last_token_alone(tiny_llama: LoadedM
     ],
 )
 def test_chunks_shrink_as_the_context_grows(seconds_per_token: float, position: int, expected: int) -> None:
-    assert ChunkSchedule(seconds_per_token, seconds_per_token / 1000).num_tokens(position) == expected
+    schedule = ChunkSchedule(seconds_per_token, seconds_per_token / 1000)
+    assert schedule.num_tokens(position, 10**6) == schedule.num_tokens(position, expected * 5 // 4 + 1) == expected
+    assert schedule.num_tokens(position, expected * 5 // 4) == expected * 5 // 4
+    assert schedule.num_tokens(position, 3) == 3
 
 
 def test_chunks_are_the_same_for_the_same_model(tiny_llama: LoadedModel) -> None:

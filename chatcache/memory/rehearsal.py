@@ -87,7 +87,7 @@ def _shape(model: PreTrainedModel, cache_layers: list[Any], dtype: torch.dtype, 
         scan_chunk_tokens=scan_chunk_tokens,
         scan_width=scan_width,
         max_context_tokens=_size(config, "max_position_embeddings") or None,
-        chunk_tokens={each: ChunkSchedule.of(model, each).num_tokens(0) for each in DEVICE_TYPES},
+        chunk_tokens={each: ChunkSchedule.of(model, each).most_tokens for each in DEVICE_TYPES},
         layer_types=facts_of(model.config, "cpu").layer_types,
         notes=_notes(config),
     )
