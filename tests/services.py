@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from databases import open_database
+
 from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.config import ServiceConfig
 from chatcache.loader import LoadedModel
 from chatcache.runtime import Runtime
 from chatcache.stats import Sampling
-from storage.database import Database
 from storage.records import Message
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
@@ -22,7 +23,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
 def open_service(loaded: LoadedModel, data_dir: Path, **options: Any) -> Iterator[ChatService]:
     """A service on `data_dir` with a model that is in memory already."""
     config = ServiceConfig(data_dir=data_dir, **options)
-    service = ChatService(Runtime(Database.open(data_dir), loaded, config), LOCAL_OWNER)
+    service = ChatService(Runtime(open_database(data_dir), loaded, config), LOCAL_OWNER)
     try:
         yield service
     finally:

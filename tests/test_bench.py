@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from databases import open_database
 
 from bench import llama_cpp
 from bench.__main__ import main
@@ -21,7 +22,6 @@ from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.config import ServiceConfig
 from chatcache.loader import LoadedModel
 from chatcache.runtime import Runtime
-from storage.database import Database
 from storage.transfer import read_json
 
 LINES = [
@@ -74,7 +74,7 @@ def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path) -> Workbench:
     """A bench on a model that takes no time; its figures mean nothing, but all that makes them runs."""
 
     def open_service(config: ServiceConfig) -> ChatService:
-        return ChatService(Runtime(Database.open(config.data_dir), tiny_llama, config), LOCAL_OWNER)
+        return ChatService(Runtime(open_database(config.data_dir), tiny_llama, config), LOCAL_OWNER)
 
     return Workbench(
         config=ServiceConfig(data_dir=tmp_path),

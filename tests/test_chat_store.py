@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from databases import open_database
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -736,7 +737,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("num_examples", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_no_sequence_of_operations_loses_a_message_or_breaks_the_order_of_roles(
-    num_examples: int, open_database: Callable[[Path], Database], tmp_path: Path
+    num_examples: int, tmp_path: Path
 ) -> None:
     folders = (tmp_path / str(number) for number in itertools.count())
     new_database = staticmethod(lambda: open_database(next(folders)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from databases import open_database
 from services import open_service
 
 from chatcache.chat import ChatService
@@ -111,7 +112,7 @@ class LiveStore:
 @pytest.fixture
 def live(tmp_path: Path) -> LiveStore:
     source = random.Random(0)
-    database = Database.open(tmp_path)
+    database = open_database(tmp_path)
     session = ChatStore(database).create_session(
         "me", title="", system_prompt=None, sampling={}, settings={}, template_vars={}
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from databases import open_database
 
 from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
@@ -46,7 +47,7 @@ class Bench:
     persistence: Persistence = field(init=False)
 
     def __post_init__(self) -> None:
-        self.database = Database.open(self.data_dir)
+        self.database = open_database(self.data_dir)
         self.store = SegmentStore(self.database, self.quota_bytes)
         self.persistence = Persistence(self.store, self.loaded, "dynamic", self.empty, self.is_busy)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
+from databases import open_database
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -349,7 +350,7 @@ def reopen(tmp_path: Path) -> Iterator[Callable[[], Database]]:
     def again() -> Database:
         for database in opened:
             database.close()
-        opened.append(Database.open(tmp_path / "data"))
+        opened.append(open_database(tmp_path / "data"))
         return opened[-1]
 
     yield again

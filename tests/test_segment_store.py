@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from databases import open_database
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -802,7 +803,7 @@ def test_what_was_set_aside_counts_against_the_quota_and_goes_first(database: Da
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_chats_are_found_as_far_as_they_were_saved_and_never_further(
-    open_database: Callable[[Path], Database], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Few different tokens and many chats, so that they part inside each other's segments in every way."""
     with open_database(tmp_path_factory.mktemp("chats")) as database:

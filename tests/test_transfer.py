@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import open_database
 
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -35,7 +36,7 @@ def store(database: Database) -> ChatStore:
 
 
 @pytest.fixture
-def elsewhere(open_database: Callable[[Path], Database], tmp_path: Path) -> Iterator[ChatStore]:
+def elsewhere(tmp_path: Path) -> Iterator[ChatStore]:
     with open_database(tmp_path / "elsewhere") as database:
         yield ChatStore(database)
 
