@@ -16,6 +16,8 @@ from chatcache.chat import ChatService
 from chatcache.stats import Sampling, TurnStats
 
 GREEDY = Sampling(temperature=0.0)
+SETTLED_S = 0.1
+"""What is written has settled when the disk has been quiet for so long."""
 
 
 class BenchError(Exception):
@@ -143,7 +145,7 @@ def settle(service: ChatService) -> None:
     before = -1
     while (now := service.storage_report().cache.num_bytes) != before:
         before = now
-        time.sleep(0.1)
+        time.sleep(SETTLED_S)
 
 
 def _greedy(num_tokens: int) -> Sampling:

@@ -70,8 +70,9 @@ def test_an_unknown_row_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.fixture
-def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path) -> Workbench:
+def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A bench on a model that takes no time; its figures mean nothing, but all that makes them runs."""
+    monkeypatch.setattr("bench.subjects.SETTLED_S", 0.001)
 
     def open_service(config: ServiceConfig) -> ChatService:
         return ChatService(Runtime(open_database(config.data_dir), tiny_llama, config), LOCAL_OWNER)

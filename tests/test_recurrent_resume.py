@@ -51,7 +51,7 @@ def talk(service: ChatService, num_turns: int) -> str:
     return session.id
 
 
-@pytest.mark.parametrize("name", fast_for("lfm2", "mamba2"))
+@pytest.mark.parametrize("name", fast_for("lfm2"))
 def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
     name: str, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
@@ -78,7 +78,8 @@ def test_the_next_reply_after_a_restart_is_that_of_an_uninterrupted_chat(
     assert regenerated.stats.num_computed_tokens == 1
 
 
-@pytest.mark.parametrize("name", ["lfm2", pytest.param("mamba2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
 def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: LoadedModel, tmp_path: Path) -> None:
     loaded = loaded_as(name, tiny_llama)
     counts: list[int] = []
@@ -94,7 +95,8 @@ def test_only_the_states_worth_keeping_stay_on_disk(name: str, tiny_llama: Loade
     assert counts[-1] >= 30 // 8
 
 
-@pytest.mark.parametrize("name", ["lfm2", pytest.param("mamba2", marks=pytest.mark.slow), SLIDING[0]])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "mamba2", SLIDING[0]])
 def test_what_is_stored_grows_evenly_over_thirty_turns_and_all_of_it_is_reused(
     name: str, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:

@@ -148,7 +148,7 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         assert (resumed.stats.miss_reason, resumed.stats.reuse[0].source) == (None, "disk")
 
 
-@pytest.mark.parametrize("cache", ["auto", "dynamic"])
+@pytest.mark.parametrize("cache", ["auto", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_of_two_turns_that_do_not_fit_together_the_later_one_waits_and_goes_on(
     loaded: LoadedModel,
     tmp_path: Path,
@@ -190,7 +190,7 @@ def test_a_turn_that_waits_for_memory_can_be_stopped_and_its_chat_goes_on(loaded
         assert again.stats.num_recomputed_tokens == 0
 
 
-@pytest.mark.parametrize("num_blocks", [4.3, 3.0])
+@pytest.mark.parametrize("num_blocks", [pytest.param(4.3, marks=pytest.mark.slow), 3.0])
 def test_turns_of_which_not_even_one_fits_shrink_one_after_the_other_and_both_end(
     loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: float
 ) -> None:

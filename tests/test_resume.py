@@ -308,7 +308,7 @@ def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is
         states = (event for event in resuming.events() if isinstance(event, StatusEvent))
         assert next(event for event in states if event.phase is Phase.RESTORING and event.done)
         other = service.create_session()
-        send(service, other.id, "Something else", Sampling(temperature=0.0, max_new_tokens=40))
+        send(service, other.id, "Something else", GREEDY)
         assert resuming.events_since(0)[-1].phase is Phase.RESTORING
         disk.allow_all()
         stats = resuming.result(TIMEOUT_S).stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import unicodedata
 import uuid
@@ -405,12 +406,22 @@ DAMAGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def fifty_foxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with a chat in it, to be copied."""
+    folder = tmp_path_factory.mktemp("foxes")
+    with open_database(folder) as database:
+        chat(ChatStore(database), "before", *["a fox"] * 50)
+    return folder / DATABASE_NAME
+
+
 @pytest.mark.parametrize("is_opened_again", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_with_a_damaged_index_every_message_is_stored_and_found_and_the_index_is_whole_again(
-    reopen: Callable[[], Database], damage: str, *, is_opened_again: bool
+    reopen: Callable[[], Database], fifty_foxes: Path, tmp_path: Path, damage: str, *, is_opened_again: bool
 ) -> None:
-    chat(ChatStore(reopen()), "before", *["a fox"] * 50)
+    (tmp_path / "data").mkdir()
+    shutil.copy(fifty_foxes, tmp_path / "data")
     database = reopen()
     found(ChatStore(database), "fox")
     with database.write() as db:
