@@ -337,7 +337,8 @@ def test_after_closing_every_call_says_so_and_stores_nothing(tiny_llama: LoadedM
             (session.id,),
         ),
         **dict.fromkeys(
-            ("get_session", "is_temporary", "messages", "num_messages", "prefetch", "purge"), (session.id,)
+            ("get_session", "is_temporary", "messages", "num_fed_tokens", "num_messages", "prefetch", "purge"),
+            (session.id,),
         ),
         **dict.fromkeys(("regenerate", "rollback", "undelete", "undone", "update_session"), (session.id,)),
         **dict.fromkeys(("alternatives", "fork", "select"), (reply.id,)),
