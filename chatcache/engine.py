@@ -99,10 +99,14 @@ class TurnRun:
         self._told: list[str] = []
 
     def step(self) -> bool:
-        """One forward: a prefill chunk or one token; or a little from disk. True when the turn has ended."""
+        """One forward: a prefill chunk or one token; or a little from disk; or, at first, no more than finding the cache.
+        True when the turn has ended."""
         if self._should_stop():
             return self._end(FinishReason.CANCELLED)
-        acquired = self._acquired or self._begin()
+        acquired = self._acquired
+        if acquired is None:
+            self._begin()  # and no more: the first token, too, may be fed together with those of other turns
+            return False
         if acquired.restore is not None:
             return self._restore(acquired, acquired.restore)
         if self._must_wait(acquired):
@@ -186,7 +190,7 @@ class TurnRun:
 
     # ------------------------------------------------------------------ steps
 
-    def _begin(self) -> Acquired:
+    def _begin(self) -> None:
         request = self._request
         self._account.begin()
         # What is expected is what the context's window keeps free for a reply, not the most that it may write.
@@ -207,7 +211,6 @@ class TurnRun:
             self._relief.tell_shortened(acquired.cache.num_tokens)
         if acquired.restore is None:
             self._tell_reuse(acquired)
-        return acquired
 
     def _restore(self, acquired: Acquired, restore: Restore) -> bool:
         """Take in a little of what is on disk."""
