@@ -56,7 +56,7 @@ class TurnRun:
     """Runs one turn step by step; `outcome` is set when it has ended.
 
     `emit` is given events while it runs, `should_stop` is asked before each step. `decode_step`: how single tokens go
-    through the model, where not through its own modules.
+    through the model, where not through its own modules. `chunks`: the model's schedule, where somebody has it.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class TurnRun:
         emit: Callable[[Event], None],
         should_stop: Callable[[], bool],
         decode_step: DecodeStep | None = None,
+        chunks: ChunkSchedule | None = None,
     ) -> None:
         self.outcome: TurnOutcome | None = None
         self._model = loaded.model
@@ -78,7 +79,7 @@ class TurnRun:
         self._should_stop = should_stop
         self._decode_step = decode_step
         self._sampler = Sampler(request.sampling)
-        self._chunks = ChunkSchedule.of(loaded.model)
+        self._chunks = chunks or ChunkSchedule.of(loaded.model)
         self._key = SessionKey(request.owner, request.session_id)
         self._relief = Relief(pool.live, self._key, loaded.model.device, emit)
         self._keeps_logits = can_keep_logits(loaded.model)
@@ -99,7 +100,7 @@ class TurnRun:
         self._told: list[str] = []
 
     def step(self) -> bool:
-        """One forward: a prefill chunk or one token; or a little from disk; or, at first, no more than finding the cache.
+        """One forward: a prefill chunk or one token; or a little from disk; the first finds the cache and does no more.
         True when the turn has ended."""
         if self._should_stop():
             return self._end(FinishReason.CANCELLED)

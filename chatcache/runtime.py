@@ -50,6 +50,7 @@ from chatcache.memory.model_shape import ModelShape
 from chatcache.memory.rehearsal import rehearse
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
+from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
@@ -90,6 +91,7 @@ class Runtime:
         self.loaded = loaded
         use_grouped_attention(loaded.model)
         self.decode_step = DecodeStep.of(loaded.model)
+        self._chunks = ChunkSchedule.of(loaded.model)
         self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
         self.forms = _forms(config, loaded)
         kind = self.forms.default.kind
@@ -241,6 +243,7 @@ class Runtime:
             emit=turn.emit,
             should_stop=lambda: turn.stop_requested,
             decode_step=self.decode_step,
+            chunks=self._chunks,
         )
 
 
