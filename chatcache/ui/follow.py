@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from chatcache.chat import ChatService
 
 UPDATE_INTERVAL_S = 0.15
+END_INTERVAL_S = 0.03
+"""How soon the end of a reply is seen, which does not wait for the next update."""
 CHANGE_TIMEOUT_S = 2.0
 """How long a look for changes may hold its thread: so long, at most, does a server that ends wait for it."""
 
@@ -276,7 +278,9 @@ async def tail(
                     return
         if events:
             yield reply
-        await watch.pause(interval_s)
+        next_s = monotonic() + interval_s
+        while not turn.done and (left_s := next_s - monotonic()) > 0 and not watch.is_over:
+            await watch.pause(min(left_s, END_INTERVAL_S))
 
 
 def _texts_of(events: Sequence[Event]) -> Iterator[tuple[bool, str]]:
