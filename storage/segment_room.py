@@ -16,7 +16,8 @@ from storage.eviction import choose_victims
 from storage.segment_files import SegmentFolder, WrittenFile
 from storage.segment_heads import read_heads
 from storage.segment_index import find_file_sizes, find_segment_ids, read_nodes, remove_segments
-from storage.sentence import SaveTold, Sentence
+from storage.sentence import Sentence
+from storage.told import SaveTold
 
 KEPT_FREE_BYTES = 64 * 2**20
 KEPT_FREE_PART = 4
@@ -140,6 +141,6 @@ class SegmentRoom:
 
 
 def _not_written(error: OSError) -> RefusedError:
-    failure = f"{error.strerror}"
+    failure = error.strerror or str(error)
     sentence = f"The cache could not be written to disk: {failure}."
     return RefusedError(Sentence(sentence, SaveTold.NOT_WRITTEN, failure=failure))

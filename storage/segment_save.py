@@ -19,7 +19,8 @@ from storage.segment_heads import move_head
 from storage.segment_index import SegmentNames, find_file_kinds, find_segment_id, insert_segments
 from storage.segment_keys import segment_key
 from storage.segment_room import RefusedError, SegmentRoom
-from storage.sentence import SaveTold, Sentence
+from storage.sentence import Sentence
+from storage.told import SaveTold
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,13 +1,12 @@
 """Sentences for people, which a page in another language can say in its own words.
 
-What may be told is listed where it comes from: here for files and saves, in `chatcache.told` for caches and models, in
-`chatcache.errors` for what is refused. In brackets: the facts that come with it.
+What may be told is listed where it comes from: in `storage.told` for files and saves, in `chatcache.told` for caches
+and models, in `chatcache.errors` for what is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 Fact = int | float | str
@@ -59,42 +58,3 @@ def sentence_from_json(data: Any, deepest: int = DEEPEST) -> str:
         if isinstance(fact, int | float | str | dict)
     }
     return _remade(data["text"], reason, facts)
-
-
-class FileTold(StrEnum):
-    """What is wrong with an exported chat, or could not be taken as it was."""
-
-    NOT_AN_OBJECT = "file-not-an-object"
-    """[what]"""
-    NOT_A_LIST = "file-not-a-list"
-    """[name]"""
-    BAD_ID = "file-bad-id"
-    """[name, what, value]"""
-    BAD_ROLE = "file-bad-role"
-    """[value]"""
-    TWICE = "file-twice"
-    """[message]"""
-    OWN_ANCESTOR = "file-own-ancestor"
-    """[message]"""
-    NO_PLACE = "file-no-place"
-    """[message]"""
-    OTHER_END = "file-other-end"
-    UNKNOWN = "file-unknown"
-    """[name, what]"""
-    UNUSABLE = "file-unusable"
-    """[name, what]"""
-    REPLY_ADDED = "file-reply-added"
-    TURN_LEFT_OUT = "file-turn-left-out"
-    MORE = "file-more"
-
-
-class SaveTold(StrEnum):
-    """Why not all of a cache was saved."""
-
-    DISK_ALMOST_FULL = "save-disk-almost-full"
-    QUOTA_USED_UP = "save-quota-used-up"
-    """[num_bytes]"""
-    NOT_WRITTEN = "save-not-written"
-    """[failure]"""
-    BEGINNING_GONE = "save-beginning-gone"
-    CHAT_GONE = "save-chat-gone"

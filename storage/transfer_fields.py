@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage.errors import FileFault, FileRefusedError
-from storage.sentence import FileTold, Sentence
+from storage.sentence import Sentence
+from storage.told import FileTold
 
 MAX_DEPTH = 16
 """How deep settings and stats may be nested; what is deeper could not be written as JSON again everywhere."""

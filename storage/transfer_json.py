@@ -11,7 +11,8 @@ from typing import Any
 
 from storage.errors import FileFault, FileRefusedError
 from storage.records import ChatSession, Message, MessageStatus, Role, SessionTree, TurnRecord
-from storage.sentence import FileTold, Sentence
+from storage.sentence import Sentence
+from storage.told import FileTold
 from storage.transfer_fields import (
     FieldReader,
     damaged,

@@ -20,7 +20,8 @@ from chatcache.told import Told
 from chatcache.ui.texts import ENGLISH
 from chatcache.ui.turkish import TURKISH, Turkish
 from storage.errors import FileFault
-from storage.sentence import FileTold, SaveTold, Sentence, sentence_from_json, sentence_to_json
+from storage.sentence import Sentence, sentence_from_json, sentence_to_json
+from storage.told import FileTold, SaveTold
 
 ROOT = Path(__file__).parent.parent
 ENUMS: dict[str, type[StrEnum]] = {each.__name__: each for each in (Reason, Told, FileTold, SaveTold, FileFault)}

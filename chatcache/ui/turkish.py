@@ -10,12 +10,12 @@ from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
 from chatcache.ui.texts import Texts
 from chatcache.ui.turkish_panels import TurkishPanels
-from chatcache.ui.turkish_refusals import TurkishRefusals
+from chatcache.ui.turkish_told import TurkishTold
 from chatcache.ui.turkish_writing import TurkishWriting
 from storage.transfer import ImportOutcome
 
 
-class Turkish(TurkishPanels, TurkishRefusals, TurkishWriting, Texts):
+class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     """Türkçe."""
 
     LANGUAGE = "tr"

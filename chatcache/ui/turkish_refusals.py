@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from chatcache.errors import ChatCacheError, Reason
-from chatcache.ui.turkish_told import TurkishTold
+from chatcache.ui.texts import Texts
 
 
-class TurkishRefusals(TurkishTold):
+class TurkishRefusals(Texts):
     """See the module."""
 
     REFUSALS: ClassVar[Mapping[str, str]] = {

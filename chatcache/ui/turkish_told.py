@@ -1,4 +1,5 @@
-"""What is told of caches, memory, models and files, in Turkish: a sentence for everything that a `Sentence` can be."""
+"""What is told of caches, memory, models and files, in Turkish; and how the sentence for whatever is told or refused
+is found."""
 
 from __future__ import annotations
 
@@ -6,14 +7,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from chatcache.told import Told
-from chatcache.ui.texts import Texts
-from storage.sentence import Fact, FileTold, SaveTold, Sentence
+from chatcache.ui.turkish_refusals import TurkishRefusals
+from storage.sentence import Fact, Sentence
+from storage.told import FileTold, SaveTold
 
 
-class TurkishTold(Texts):
+class TurkishTold(TurkishRefusals):
     """See the module."""
-
-    REFUSALS: ClassVar[Mapping[str, str]]
 
     TOLD: ClassVar[Mapping[str, str]] = {
         Told.CONVERTED: "Bu sohbetin önbelleği bundan sonra {kind} olarak tutuluyor; hiçbir şey yeniden hesaplanmıyor.",
