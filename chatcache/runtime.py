@@ -159,9 +159,10 @@ class Runtime:
     @property
     def model_shape(self) -> ModelShape:
         """The loaded model's sizes. Raises UnsupportedOptionError where its cache cannot be planned."""
-        if isinstance(self._shape_or_refusal, UnsupportedOptionError):
-            raise self._shape_or_refusal
-        return self._shape_or_refusal
+        shape = self._shape_or_refusal
+        if isinstance(shape, UnsupportedOptionError):
+            raise shape.with_traceback(None)  # else it would grow with each time, and hold what was at hand then
+        return shape
 
     @cached_property
     def _shape_or_refusal(self) -> ModelShape | UnsupportedOptionError:

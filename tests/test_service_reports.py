@@ -109,10 +109,13 @@ def test_a_plan_that_cannot_be_made_is_tried_once(service: ChatService, monkeypa
         raise UnsupportedOptionError("injected")
 
     monkeypatch.setattr("chatcache.runtime.rehearse", fail)
+    depths: set[int] = set()
     for _ in range(3):
-        with pytest.raises(UnsupportedOptionError, match="injected"):
+        with pytest.raises(UnsupportedOptionError, match="injected") as refused:
             service.memory_plan()
+        depths.add(len(refused.traceback))
     assert len(tries) == 1
+    assert len(depths) == 1, "an error that is kept does not keep what it met"
 
 
 def test_what_does_not_fit_is_told_with_what_helps(service: ChatService) -> None:
