@@ -112,10 +112,10 @@ class DecodeStep:
         return num_tokens <= MOST_FEW_TOKENS or (self._signs.dtype == torch.bfloat16 and num_scores <= MAX_SCORES)
 
     def __call__(
-        self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int = 0
+        self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int | None = None
     ) -> Tensor:
-        """Feed to each cache its tokens, which must fit; the logits that follow each token, or the last `num_logits`,
-        `[tokens, vocabulary]`.
+        """Feed to each cache its tokens, which must fit; the logits that follow each token, or the last `num_logits` of
+        these, `[tokens, vocabulary]`.
 
         `advance` is left to the caller. After an exception a cache may hold the tokens in some layers only, as after
         one in the library's modules.
@@ -125,7 +125,9 @@ class DecodeStep:
         with self._threads.chosen(num_tokens, num_held) if num_tokens <= MOST_FEW_TOKENS else nullcontext():
             return self._logits(token_ids, caches, num_logits)
 
-    def _logits(self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int) -> Tensor:
+    def _logits(
+        self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int | None
+    ) -> Tensor:
         device = self._signs.device
         feeds = [_Feed.of(held, len(ids)) for held, ids in zip(caches, token_ids, strict=True)]
         positions = [feed.start + i for feed in feeds for i in range(feed.num_tokens)]
@@ -137,7 +139,8 @@ class DecodeStep:
             x = x + layer.output(attended)
             gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
             x = x + layer.down(layer.activation(gate) * up)
-        logits: Tensor = self._model.lm_head(self._normed(x[-num_logits:], self._norm))
+        wanted = x if num_logits is None else x[-num_logits:]
+        logits: Tensor = self._model.lm_head(self._normed(wanted, self._norm))
         return logits
 
     def _attend(self, layer: _Layer, index: int, x: Tensor, cos: Tensor, sin: Tensor, feeds: Sequence[_Feed]) -> Tensor:

@@ -6,6 +6,7 @@ Pure: it is told what the service says, and asks nobody.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -53,7 +54,7 @@ class ChatFigures:
         reply = view.last_reply
         stats = view.stats.get(reply.id) if reply is not None else None
         uncounted = None if reply is None else _why_uncounted(reply, stats)
-        return cls(
+        figures = cls(
             model,
             _room(model, Sampling.from_json(view.session.sampling)),
             session_id=view.session.id,
@@ -61,9 +62,15 @@ class ChatFigures:
             reply=reply,
             stats=stats if uncounted is None else None,
             uncounted=uncounted,
-            report=look.report if look is not None else None,
-            num_disk_bytes=look.num_disk_bytes if look is not None else 0,
-            num_used_tokens=look.num_used_tokens if look is not None else 0 if reply is None else None,
+            num_used_tokens=0 if reply is None else None,
+        )
+        if look is None:
+            return figures
+        return dataclasses.replace(
+            figures,
+            report=look.report,
+            num_disk_bytes=look.num_disk_bytes,
+            num_used_tokens=look.num_used_tokens,
         )
 
     @classmethod

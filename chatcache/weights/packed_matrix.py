@@ -6,11 +6,14 @@ an ordinary multiplication by the same values, in the model's dtype, is quicker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+Coded = tuple[Tensor, Tensor, Tensor]
+"""Codes, scales, and the values these stand for."""
 
 INT4_GROUP = 32
 _MOST_STEPS, _FEWEST_STEPS = 15, 8
@@ -91,14 +94,19 @@ def pack_int4(weight: Tensor) -> tuple[Int4Matrix, Tensor]:
     return Int4Matrix(packed, scales.transpose(0, 1).contiguous()), values
 
 
-def _in_blocks(code: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], weight: Tensor) -> Iterator[Tensor]:
-    """What `code` gives for all rows: codes, scales and the values these stand for."""
+def _in_blocks(code: Callable[[Tensor], Coded], weight: Tensor) -> Coded:
+    """What `code` gives for all rows."""
     blocks = [code(rows) for rows in weight.split(max(_BLOCK_WEIGHTS // weight.shape[1], 1))]
-    return (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*blocks, strict=True))
+    codes, scales, values = zip(*blocks, strict=True)
+    return _joined(codes), _joined(scales), _joined(values)
 
 
-def _coded_in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, `[out, 1]` scales, and the values these stand for."""
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _coded_in_8_bits(weight: Tensor) -> Coded:
+    """The scales are `[out, 1]`."""
     wide = weight.float()
     scales = wide.abs().amax(dim=1, keepdim=True).div_(127).clamp_min_(torch.finfo(torch.float32).tiny)
     codes = (wide / scales).round_().to(torch.int8)
@@ -106,8 +114,8 @@ def _coded_in_8_bits(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return codes, scales, codes * scales
 
 
-def _coded_in_4_bits(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, `[out, groups, 2]` steps and middles, and the values these stand for."""
+def _coded_in_4_bits(weight: Tensor) -> Coded:
+    """The scales are `[out, groups, 2]`: steps and middles."""
     groups = weight.float().unflatten(1, (-1, INT4_GROUP))
     codes, steps, least = _on_grid(groups)
     steps, middles = steps.to(weight.dtype), (least + 8 * steps).to(weight.dtype)
