@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,21 +50,28 @@ class Site:
         return self.service.messages(session_id)[-1].text
 
 
+@contextmanager
+def served(service: ChatService, port: int = 0) -> Iterator[Site]:
+    """A page over the service, on a free port unless one is named."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
+        server = PageServer(service, socket.create_server(("127.0.0.1", port)))
+        try:
+            yield Site(service, f"http://127.0.0.1:{server.port}/")
+        finally:
+            server.close()
+
+
 @pytest.fixture(scope="module")
 def site(
     request: pytest.FixtureRequest, embedded: LoadedModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     request.getfixturevalue("browser")  # where no event loop runs yet, Gradio makes some that nobody closes
     with (
-        pytest.MonkeyPatch.context() as patch,
         open_service(embedded, tmp_path_factory.mktemp("browser"), max_concurrent_turns=3) as service,
+        served(service) as site,
     ):
-        patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # as app.py does
-        server = PageServer(service, socket.create_server(("127.0.0.1", 0)))
-        try:
-            yield Site(service, f"http://127.0.0.1:{server.port}/")
-        finally:
-            server.close()
+        yield site
 
 
 @pytest.fixture(scope="module")

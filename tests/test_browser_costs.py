@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,14 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from browser import Site, button, replies
+from browser import Site, button, replies, served
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from services import open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
-from chatcache.ui.app import PageServer
 from storage.chat_rows import insert_tree
 from storage.records import SessionTree
 
@@ -31,17 +28,9 @@ pytestmark = pytest.mark.browser
 def quick_site(browser: Browser, tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A page over a model so small that the longest chat is answered at once. The browser runs, as `site` wants it."""
     assert browser.is_connected()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        open_service(tiny_llama, tmp_path_factory.mktemp("costs")) as service,
-    ):
+    with open_service(tiny_llama, tmp_path_factory.mktemp("costs")) as service, served(service) as site:
         runtime_of(service).prompts.end_token_ids = frozenset()  # every reply is as long as it is asked to be
-        patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))
-        server = PageServer(service, socket.create_server(("127.0.0.1", 0)))
-        try:
-            yield Site(service, f"http://127.0.0.1:{server.port}/")
-        finally:
-            server.close()
+        yield site
 
 
 def chat_of(service: ChatService, num_turns: int) -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from browser import Site, box, button, open_chat, replies, say
+from browser import Site, box, button, open_chat, replies, say, served
 from playwright.sync_api import Page, expect
 from services import open_service
 
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
-from chatcache.ui.app import PageServer
 
 pytestmark = pytest.mark.browser
 
@@ -24,13 +21,8 @@ BRIEF = Sampling(temperature=0.0, max_new_tokens=4)
 
 @contextmanager
 def running(model: LoadedModel, data_dir: Path, port: int = 0) -> Iterator[Site]:
-    with pytest.MonkeyPatch.context() as patch, open_service(model, data_dir) as service:
-        patch.setenv("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))
-        server = PageServer(service, socket.create_server(("127.0.0.1", port)))
-        try:
-            yield Site(service, f"http://127.0.0.1:{server.port}/")
-        finally:
-            server.close()
+    with open_service(model, data_dir) as service, served(service, port) as site:
+        yield site
 
 
 def test_a_stale_tab_shows_what_is_there_after_a_restart_and_overwrites_nothing(

@@ -215,15 +215,10 @@ def fields(session_id: str | None, **typed: Any) -> list[Any]:
     return [loaded, *(getattr(form, name) for name in FIELDS)]
 
 
-def kept_free(page: Page, updates: Updates) -> str:
-    said = Elements(updates[page.cache]).text
-    return said.split(texts.RESERVED_FOR_REPLY)[1].split(texts.FREE)[0]
+def painted(service: ChatService, page: Page, place: Place, *form: Any) -> Updates:
+    """What a tab that has come to the place is shown first."""
 
-
-def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service: ChatService, page: Page) -> None:
-    place, settings = Place().at(None), SettingsHandlers(service, page, texts)
-
-    async def painted(*form: Any) -> Updates:
+    async def look() -> Updates:
         follower = Follower(service, page, texts)
         following = follower.follow(place.to_json(), TAB, *form)
         first = await anext(following)
@@ -231,10 +226,20 @@ def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service
         await all_of(following)
         return first
 
-    usual = kept_free(page, asyncio.run(painted()))
+    return asyncio.run(look())
+
+
+def kept_free(page: Page, updates: Updates) -> str:
+    said = Elements(updates[page.cache]).text
+    return said.split(texts.RESERVED_FOR_REPLY)[1].split(texts.FREE)[0]
+
+
+def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service: ChatService, page: Page) -> None:
+    place, settings = Place().at(None), SettingsHandlers(service, page, texts)
+    usual = kept_free(page, painted(service, page, place))
     typed, of_another = fields(None, max_new_tokens=7.0), fields("another chat", max_new_tokens=7.0)
-    assert kept_free(page, asyncio.run(painted(*typed))) == "7" != usual
-    assert kept_free(page, asyncio.run(painted(*of_another))) == usual
+    assert kept_free(page, painted(service, page, place, *typed)) == "7" != usual
+    assert kept_free(page, painted(service, page, place, *of_another)) == usual
     assert kept_free(page, settings.save(place.to_json(), *typed)) == "7"
     assert kept_free(page, settings.reset(place.to_json())) == usual
     begun = service.create_session()
@@ -244,16 +249,7 @@ def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service
 @pytest.mark.parametrize("is_temporary", [True, False])
 def test_a_chat_that_is_in_no_list_cannot_be_pinned(service: ChatService, page: Page, is_temporary: bool) -> None:
     place = Place().at(service.create_session(temporary=is_temporary).id)
-
-    async def painted() -> Updates:
-        follower = Follower(service, page, texts)
-        following = follower.follow(place.to_json(), TAB)
-        first = await anext(following)
-        await follower.leave(TAB)
-        await all_of(following)
-        return first
-
-    assert asyncio.run(painted())[page.pin]["visible"] is not is_temporary
+    assert painted(service, page, place)[page.pin]["visible"] is not is_temporary
 
 
 @pytest.mark.parametrize("has_chat", [True, False])

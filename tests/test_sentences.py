@@ -127,12 +127,12 @@ def test_a_turn_keeps_what_its_fallbacks_mean() -> None:
     assert list(map(TURKISH.said, read.fallbacks)) == ["Of an older version.", TURKISH.said(SHORT)]
 
 
-@pytest.mark.parametrize(
-    "data", [None, 5, [], {}, {"text": 5}, {"text": "a", "reason": 5}, {"text": "a", "reason": "b", "facts": [1]}]
-)
-def test_a_damaged_sentence_is_its_text_or_nothing(data: object) -> None:
-    if isinstance(data, dict) and data.get("text") == "a":
-        assert sentence_from_json(data) == "a"
-    else:
-        with pytest.raises(TypeError):
-            sentence_from_json(data)
+@pytest.mark.parametrize("data", [{"text": "a", "reason": 5}, {"text": "a", "reason": "b", "facts": [1]}])
+def test_of_a_damaged_sentence_its_text_is_kept(data: object) -> None:
+    assert sentence_from_json(data) == "a"
+
+
+@pytest.mark.parametrize("data", [None, 5, [], {}, {"text": 5}])
+def test_what_has_no_text_is_no_sentence(data: object) -> None:
+    with pytest.raises(TypeError):
+        sentence_from_json(data)
