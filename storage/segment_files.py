@@ -102,9 +102,9 @@ class SegmentFolder:
                 with nullcontext() if piece.readonly else writing():
                     target = memoryview(bytearray(len(piece))) if piece.readonly else piece
                     _fill(file, target)
+                    digest.update(target)  # before anybody else may write to it
                 if piece.readonly and target != piece:
                     raise SegmentDamagedError(f"{name} was changed: it does not hold the tokens it should.")
-                digest.update(target)
         return WrittenFile(num_bytes, digest.hexdigest())
 
     def remove(self, name: str) -> None:

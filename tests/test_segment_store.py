@@ -466,6 +466,24 @@ def test_reading_into_a_room_that_was_withdrawn_ends_there_and_harms_no_file(
     check_restores(store, namespace, [1] * 4, 4)
 
 
+def test_a_room_that_is_written_to_as_soon_as_it_is_withdrawn_harms_no_file(
+    store: SegmentStore, database: Database, namespace: Namespace
+) -> None:
+    """The last tensor is whole when its owner takes the room back for other tokens."""
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    (part,) = store.lookup(namespace, [1] * 4).parts
+    room = {tensor.name: bytearray(tensor.num_bytes_for(4)) for tensor in LAYOUT}
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        yield
+        for data in room.values():
+            data[:] = b"\xff" * len(data)
+
+    store.load_into(namespace, part, {name: memoryview(data) for name, data in room.items()}, writing)
+    check_restores(store, namespace, [1] * 4, 4)
+
+
 def test_a_smaller_quota_is_reached_when_the_store_is_opened(database: Database, tmp_path: Path) -> None:
     store = SegmentStore(database, BIG)
     namespace = store.namespace(ME, {"model": "m"}, LAYOUT)
