@@ -10,8 +10,43 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from chatcache.session_key import SessionKey
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 MAX_PROBLEMS = 1000
+
+CANNOT_BE_STORED = Sentence(
+    "This model's caches cannot be saved to disk; after a restart its chats are computed again.", Told.CANNOT_BE_STORED
+)
+LATER = Sentence(
+    "The disk is slower than the chat; the rest of this cache is saved at the next turn.", Told.SAVED_LATER
+)
+NO_ROOM = Sentence(
+    "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory.", Told.NO_ROOM_TO_SAVE
+)
+HALF_CONVERTED = Sentence(
+    "For want of memory this cache is in two forms at once; it is saved when it is in one again.", Told.HALF_CONVERTED
+)
+FORGOTTEN = Sentence(
+    "A part of this cache is neither in memory nor on disk any more; after a restart it is computed again.",
+    Told.FORGOTTEN,
+)
+CHAIN_GONE = Sentence(
+    "What this cache continues is no longer on disk; all of it is saved at the next turn.", Told.CHAIN_GONE
+)
+
+
+def not_saved(error: Exception) -> Sentence:
+    """A save failed."""
+    failure = str(error) or type(error).__name__
+    sentence = f"This chat's cache could not be saved; the next turn tries again. ({failure})"
+    return Sentence(sentence, Told.NOT_SAVED, failure=failure)
+
+
+def not_looked_up(error: Exception) -> Sentence:
+    """What is stored could not be looked up."""
+    sentence = f"Saved cache data could not be looked up; it is computed again. ({error})"
+    return Sentence(sentence, Told.LOOKUP_FAILED, failure=str(error))
 
 
 @dataclass(frozen=True, slots=True)

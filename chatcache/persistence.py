@@ -19,7 +19,17 @@ from functools import partial
 from itertools import takewhile
 
 from chatcache.cache.session_cache import SessionCache
-from chatcache.cache_problems import CacheProblems
+from chatcache.cache_problems import (
+    CANNOT_BE_STORED,
+    CHAIN_GONE,
+    FORGOTTEN,
+    HALF_CONVERTED,
+    LATER,
+    NO_ROOM,
+    CacheProblems,
+    not_looked_up,
+    not_saved,
+)
 from chatcache.loader import LoadedModel
 from chatcache.memory.budget import Need
 from chatcache.pending_saves import PendingSave, PendingSaves
@@ -28,13 +38,11 @@ from chatcache.segment_codec import on_cpu
 from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm, StoredForms
 from chatcache.stored_tokens import StoredTokens
-from chatcache.told import Told
 from chatcache.writer_pace import WriterPace, yield_to_others
 from storage.errors import StoreError
 from storage.segment_chain import StoredPrefix
 from storage.segment_save import ParentSegment
 from storage.segment_store import SegmentStore
-from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +50,6 @@ NUM_READERS = 3
 """Two keep two cores busy with checksums while a third waits for the file system."""
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
-
-CANNOT_BE_STORED = Sentence(
-    "This model's caches cannot be saved to disk; after a restart its chats are computed again.", Told.CANNOT_BE_STORED
-)
-LATER = Sentence(
-    "The disk is slower than the chat; the rest of this cache is saved at the next turn.", Told.SAVED_LATER
-)
-NO_ROOM = Sentence(
-    "Memory is short; the rest of this cache is saved at the next turn, or when it leaves memory.", Told.NO_ROOM_TO_SAVE
-)
-HALF_CONVERTED = Sentence(
-    "For want of memory this cache is in two forms at once; it is saved when it is in one again.", Told.HALF_CONVERTED
-)
-FORGOTTEN = Sentence(
-    "A part of this cache is neither in memory nor on disk any more; after a restart it is computed again.",
-    Told.FORGOTTEN,
-)
 
 
 class Persistence:
@@ -152,8 +143,7 @@ class Persistence:
             pieces = self._stored.pieces(owner, cache, tuple(wanted_ids))
         except StoreError as error:
             logger.exception("What is stored of a cache could not be looked up")
-            sentence = f"Saved cache data could not be looked up; it is computed again. ({error})"
-            problem = Sentence(sentence, Told.LOOKUP_FAILED, failure=str(error))
+            problem = not_looked_up(error)
         on_end = partial(self._restored, SessionKey(owner, session_id), num_wanted)
         no_tokens = self._forms.codec(cache.kind).no_tokens(cache.num_tokens) if pieces else None
         return Restore(cache, pieces, self._readers, on_end, problem, no_tokens)
@@ -201,7 +191,7 @@ class Persistence:
             tokens = on_cpu(cache.export(start, stop))
         except Exception as error:  # the database, or no memory for the copy
             logger.exception("A cache could not be copied for saving")
-            self._problems.note_save(key, _not_saved(error))
+            self._problems.note_save(key, not_saved(error))
             return False
         problem = None
         if stop < len(ids):
@@ -222,7 +212,7 @@ class Persistence:
         try:
             return self._stored.num_tokens(owner, form, tuple(token_ids))
         except StoreError as error:
-            self._problems.note_save(SessionKey(owner, session_id), _not_saved(error))
+            self._problems.note_save(SessionKey(owner, session_id), not_saved(error))
             return 0
 
     # -------------------------------------------------------------- any thread
@@ -255,7 +245,7 @@ class Persistence:
             problem = self._store_tokens(pending) or pending.problem
         except Exception as error:
             logger.exception("A cache could not be saved; the next turn tries again")
-            problem = _not_saved(error)
+            problem = not_saved(error)
         if self._pending.remove(pending):
             self._problems.note_save(SessionKey(pending.owner, pending.session_id), problem)
 
@@ -265,8 +255,7 @@ class Persistence:
         namespace = self._forms.namespace(pending.owner, pending.form)
         prefix = self._store.lookup(namespace, pending.ids)
         if prefix.num_tokens < pending.tokens.start:
-            sentence = "What this cache continues is no longer on disk; all of it is saved at the next turn."
-            return Sentence(sentence, Told.CHAIN_GONE)
+            return CHAIN_GONE
         segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.cuts))
         segments = takewhile(lambda _segment: pending in self._pending, segments)  # else it was withdrawn
         refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
@@ -305,9 +294,3 @@ def _parent(prefix: StoredPrefix) -> ParentSegment | None:
         return None
     last = prefix.parts[-1]
     return ParentSegment(last.key, last.start, last.start + last.num_tokens)
-
-
-def _not_saved(error: Exception) -> Sentence:
-    failure = str(error) or type(error).__name__
-    sentence = f"This chat's cache could not be saved; the next turn tries again. ({failure})"
-    return Sentence(sentence, Told.NOT_SAVED, failure=failure)

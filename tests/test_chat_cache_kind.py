@@ -9,10 +9,10 @@ import torch
 from services import GREEDY, counted_forwards, open_service, runtime_of
 
 from chatcache.cache.session_cache import SessionCache
+from chatcache.cache_problems import HALF_CONVERTED
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
-from chatcache.persistence import HALF_CONVERTED
 from chatcache.prompt import PromptBuilder
 from chatcache.session_key import SessionKey
 from chatcache.stats import FinishReason, MissReason, Sampling

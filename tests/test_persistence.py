@@ -21,9 +21,10 @@ from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache_problems import CANNOT_BE_STORED
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
-from chatcache.persistence import CANNOT_BE_STORED, Persistence
+from chatcache.persistence import Persistence
 from chatcache.restore import READ_AHEAD, Piece, Restore, Room
 from chatcache.stored_forms import StoredForm
 from storage.chat_store import ChatStore

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from services import open_service
 from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, figures, panel, reply, session
 
+from chatcache.cache_problems import FORGOTTEN
 from chatcache.chat import ChatService
 from chatcache.engine import CANNOT_GUESS
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import NO_TEMPLATE_NOTICE, LoadedModel
-from chatcache.persistence import FORGOTTEN
 from chatcache.reports import LiveChat, ModelInfo, StorageReport
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
