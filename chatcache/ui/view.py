@@ -51,8 +51,8 @@ class CacheLook:
     tokens the next turn finds said already (None: the model's template refuses the chat)."""
 
     report: CacheReport
-    num_disk_bytes: int = 0
-    num_used_tokens: int | None = 0
+    num_disk_bytes: int
+    num_used_tokens: int | None
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
