@@ -209,7 +209,7 @@ def test_what_is_typed_is_counted(page: Page, site: Site) -> None:
 
     def left() -> str:
         num_left = site.service.model_info.max_context_tokens - site.service.num_fed_tokens(session_id) - num_typed
-        return f"{num_typed} tokens typed, {num_left:,} left"
+        return f"{num_typed} tokens typed, {num_left:,} left for the reply"
 
     before = left()
     expect(page.get_by_text(before)).to_be_visible()

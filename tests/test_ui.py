@@ -467,7 +467,7 @@ def test_a_first_turn_is_not_called_a_miss() -> None:
     assert len(describe(texts, stats, is_first=False)) == 2
 
 
-@pytest.mark.parametrize(("num_computed", "last"), [(1, "the last token was"), (63, "the last 63 tokens were")])
+@pytest.mark.parametrize(("num_computed", "last"), [(1, "token"), (63, "63 tokens")])
 def test_what_was_fetched_in_part_is_not_called_read_anew(num_computed: int, last: str) -> None:
     stats = replace(
         TURN,
@@ -478,7 +478,8 @@ def test_what_was_fetched_in_part_is_not_called_read_anew(num_computed: int, las
         miss_index=412,
     )
     assert describe(texts, stats, is_first=False)[1:] == [
-        f"This chat’s cache was not in memory; {last} not stored yet and had to be computed."
+        f"This chat’s cache was not in memory, and of the present text the disk lacked the last {last}, which "
+        "had to be computed."
     ]
 
 

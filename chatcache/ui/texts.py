@@ -159,7 +159,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
             return f"{self.tokens(num_typed)} typed"
         if num_left < 0:
             return f"{self.tokens(num_typed)} typed, {self.number(-num_left)} more than the context has left"
-        return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left"
+        return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left for the reply"
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} of {total}"
@@ -222,8 +222,11 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
             case MissReason.TEMPLATE:
                 return f"The model’s template rewrote earlier text, so it was computed again{start}."
             case MissReason.NO_CACHE if num_reused:
-                last = "token was" if num_computed == 1 else f"{self.number(num_computed)} tokens were"
-                return f"This chat’s cache was not in memory; the last {last} not stored yet and had to be computed."
+                last = "token" if num_computed == 1 else self.tokens(num_computed)
+                return (
+                    f"This chat’s cache was not in memory, and of the present text the disk lacked the last {last}, "
+                    "which had to be computed."
+                )
             case MissReason.NO_CACHE:
                 return "This chat had no cache in memory, so everything was read once more."
             case MissReason.HISTORY:

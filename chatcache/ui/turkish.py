@@ -186,7 +186,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
             return f"{self.tokens(num_typed)} yazıldı"
         if num_left < 0:
             return f"{self.tokens(num_typed)} yazıldı, bağlamda kalandan {self.number(-num_left)} fazla"
-        return f"{self.tokens(num_typed)} yazıldı, {self.number(num_left)} kaldı"
+        return f"{self.tokens(num_typed)} yazıldı, yanıta {self.number(num_left)} kaldı"
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} / {total}"
@@ -236,8 +236,8 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
                 return f"Modelin şablonu önceki metni değiştirdi, bu yüzden yeniden hesaplandı{start}."
             case MissReason.NO_CACHE if num_reused:
                 return (
-                    f"Bu sohbetin önbelleği bellekte değildi; son {self.tokens(num_computed)} henüz "
-                    "saklanmamıştı ve hesaplanması gerekti."
+                    f"Bu sohbetin önbelleği bellekte değildi; şimdiki metnin son {self.tokens(num_computed)} kadarı "
+                    "diskte yoktu ve hesaplanması gerekti."
                 )
             case MissReason.NO_CACHE:
                 return "Bu sohbetin bellekte önbelleği yoktu, bu yüzden her şey bir kez daha okundu."
