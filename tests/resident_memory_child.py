@@ -54,6 +54,7 @@ def main() -> None:
     opened, seen = [], []
     for number in range(1, NUM_CHATS + 1):
         opened.append(chat(number))
+        service._runtime.persistence.flush()  # copies on their way to disk come and go with the disk's speed
         seen.append(resident_bytes())
     live_bytes = service.cache_report(opened[-1]).total_bytes
     session_bytes = service.cache_report(opened[-1]).num_bytes

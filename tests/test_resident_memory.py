@@ -56,6 +56,5 @@ def test_a_hundred_chats_stay_within_the_budget_and_leave_nothing_when_they_are_
     seen = json.loads(process.stdout.splitlines()[-1])
     assert seen["session_bytes"] * 100 > 4 * BUDGET_BYTES, "the budget was never reached, so the test says nothing"
     assert seen["live_bytes"] > BUDGET_BYTES / 2
-    # The allocator holds a little more than what is asked of it: 3 to 12 MiB were seen.
-    assert seen["most"] - seen["before"] <= 1.2 * BUDGET_BYTES
+    assert seen["most"] - seen["before"] <= 1.1 * BUDGET_BYTES
     assert seen["after"] - seen["before"] <= 0.1 * BUDGET_BYTES
