@@ -74,7 +74,7 @@ class Persistence:
         self._writer = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="chatcache-writer", initializer=yield_to_others
         )
-        self._readers = _started(ThreadPoolExecutor(max_workers=NUM_READERS, thread_name_prefix="chatcache-reader"))
+        self._readers = ThreadPoolExecutor(max_workers=NUM_READERS, thread_name_prefix="chatcache-reader")
         self._lock = threading.Lock()
         self._pending = PendingSaves()
         self._stored = StoredTokens(store, self._forms, self._pending)
@@ -279,14 +279,6 @@ class Persistence:
             self._num_wanted_tokens[key.owner] += restore.num_tokens if num_wanted is None else num_wanted
             self._num_restored_tokens[key.owner] += restore.num_tokens
         self._problems.note_restore(key, restore.problem)
-
-
-def _started(readers: ThreadPoolExecutor) -> ThreadPoolExecutor:
-    """With all its threads: who begins the first restore does not wait for each of them."""
-    all_there = threading.Barrier(NUM_READERS)
-    for _ in range(NUM_READERS):
-        readers.submit(all_there.wait)
-    return readers
 
 
 def _parent(prefix: StoredPrefix) -> ParentSegment | None:
