@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from chatcache.cache.session_cache import Alignment
 from chatcache.events import CacheEvent
 from chatcache.session_pool import Acquired
-from chatcache.stats import MissReason
+from chatcache.stats import MissReason, TurnStats
 from chatcache.told import Told
 from chatcache.turn_request import TurnRequest
 from storage.sentence import Sentence
@@ -69,3 +70,17 @@ def reuse_events(request: TurnRequest, acquired: Acquired, num_prompt_tokens: in
         missed, why = _MISSES[reason]
         sentence = f"{why.format(index=index)} {num_left:,} tokens are computed."
         yield CacheEvent(reason.value, index, Sentence(sentence, missed, index=index, num_left=num_left))
+
+
+def with_reuse(stats: TurnStats, request: TurnRequest, acquired: Acquired) -> TurnStats:
+    """`stats` with what is known of the turn's cache when it has ended."""
+    missed = miss_reason(request, acquired.alignment)
+    return dataclasses.replace(
+        stats,
+        restore_s=acquired.restore_s,
+        cache_kind=acquired.cache.kind,
+        cache_bytes=acquired.cache.num_bytes,
+        reuse=acquired.reuse,
+        miss_reason=missed,
+        miss_index=None if missed is None else acquired.alignment.num_cached_tokens,
+    )

@@ -19,6 +19,8 @@ LAYERS = (
     ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner", "chatcache.shared_decode"),
     (
         "chatcache.engine",
+        "chatcache.turn_cache",
+        "chatcache.turn_feed",
         "chatcache.reuse_report",
         "chatcache.decode_step",
         "chatcache.relief",

@@ -18,6 +18,7 @@ from chatcache.engine import CANNOT_GUESS, TurnRun
 from chatcache.errors import InvalidInputError
 from chatcache.events import CacheEvent, Event
 from chatcache.loader import LoadedModel
+from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder, PromptMessage
 from chatcache.sampler import Sampler
 from chatcache.session_pool import SessionPool
@@ -93,10 +94,17 @@ class Chat:
         request = TurnRequest("ann", "s", tuple(prompt_ids), tuple(prior), sampling, prompt_lookup=prompt_lookup)
         steps = iter(range(10**9 if num_steps is None else num_steps))
         run = TurnRun(
-            self.loaded, self.prompts, self.pool, request, self.events.append, lambda: next(steps, None) is None
+            self.loaded,
+            self.prompts,
+            self.pool,
+            request,
+            self.events.append,
+            should_stop=lambda: next(steps, None) is None,
+            decode_step=None,
+            chunks=ChunkSchedule.of(self.loaded.model),
         )
         if script is not None:
-            run._lookup = script  # type: ignore[assignment]
+            run._feed.lookup = script  # type: ignore[assignment]
         while not run.step():
             pass
         assert run.outcome is not None

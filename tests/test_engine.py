@@ -139,7 +139,8 @@ class Chat:
     def start(
         self, request: TurnRequest, events: list[Event], should_stop: Callable[[], bool] = lambda: False
     ) -> TurnRun:
-        return TurnRun(self.loaded, self.prompts, self.pool, request, events.append, should_stop)
+        chunks = ChunkSchedule.of(self.loaded.model)
+        return TurnRun(self.loaded, self.prompts, self.pool, request, events.append, should_stop, None, chunks)
 
     @property
     def num_cached_tokens(self) -> int:

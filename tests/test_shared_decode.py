@@ -17,6 +17,7 @@ from chatcache.decode_step import DecodeStep
 from chatcache.engine import TurnRun
 from chatcache.events import Event
 from chatcache.loader import LoadedModel
+from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder, PromptMessage
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
@@ -49,7 +50,14 @@ class Table:
         request = TurnRequest("ann", f"s{index}", prompt.token_ids, (), sampling)
         events: list[Event] = []
         return TurnRun(
-            loaded, prompts, self.pool, request, events.append, lambda: index in self.stopped, self.decode_step
+            loaded,
+            prompts,
+            self.pool,
+            request,
+            events.append,
+            should_stop=lambda: index in self.stopped,
+            decode_step=self.decode_step,
+            chunks=ChunkSchedule.of(loaded.model),
         )
 
     def step(self, active: list[TurnRun], *, together: bool = True) -> None:
@@ -132,7 +140,7 @@ def test_a_failure_in_one_turns_cache_ends_that_turn_only(tiny_llama: LoadedMode
     active = list(table.runs)
     for _ in range(5):
         table.step(active)
-    layer = table.runs[2]._acquired.cache.cache.layers[1]
+    layer = table.runs[2]._held.cache.cache.layers[1]
     layer.update = lambda *_: 1 / 0
     replies = table.finish()
     assert table.runs[2].outcome.stats.finish_reason is FinishReason.ERROR
