@@ -118,8 +118,8 @@ def version() -> str:
 def _table_of_caches(config: ServiceConfig) -> str:
     """One line for each cache kind: that it fits the model on the device, or why not. Weights are not read."""
     from chatcache.cache.kinds import facts_of, table_of_kinds
-    from chatcache.loader import resolve_device
     from chatcache.memory.model_config import load_model_config
+    from chatcache.model_options import resolve_device
 
     device = resolve_device(config.device)
     table = table_of_kinds(facts_of(load_model_config(config.model), device.type))

@@ -25,7 +25,7 @@ from bench.workbench import Workbench
 from chatcache.checkpoint.model_files import embedded_gguf, locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.library_calls import quiet_transformers
-from chatcache.loader import resolve_device, resolve_dtype
+from chatcache.model_options import resolve_device, resolve_dtype
 
 BUILD_DIR = Path("build")
 TEXT_FILE = Path("chatcache/weights/sample_text.txt")

@@ -16,7 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
-from chatcache.loader import LoadedModel, digest_of_tokenizer, load_model
+from chatcache.loader import LoadedModel, load_model
+from chatcache.model_outline import digest_of_tokenizer
 from chatcache.stats import Sampling
 from chatcache.weights.weight_form import apply_form
 from storage.database import Database
@@ -121,9 +122,13 @@ def tiny_llama(tiny_tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
     apply_form(model, "full")
     return LoadedModel(
         model=model,
+        config=config,
+        device=model.device,
+        dtype=model.dtype,
         tokenizer=tiny_tokenizer,
         name="tiny-llama",
         digest="00" * 32,
+        folder=Path(),
         tokenizer_digest=digest_of_tokenizer(tiny_tokenizer),
         max_context_tokens=2048,
         default_sampling=Sampling(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from services import GREEDY, open_service, runtime_of
+from tiny_models import with_model
 
 from chatcache.events import CacheEvent
 from chatcache.loader import LoadedModel
@@ -31,7 +31,7 @@ def loaded(tiny_llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """On the accelerator, and never at an end by itself."""
     monkeypatch.setattr(PromptBuilder, "_terminator", lambda *_: frozenset())
     model = copy.deepcopy(tiny_llama.model).to("cuda")
-    yield dataclasses.replace(tiny_llama, model=model, eos_token_ids=frozenset())
+    yield with_model(tiny_llama, model, eos_token_ids=frozenset())
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 

@@ -27,7 +27,7 @@ from chatcache.turn_request import TurnRequest
 from storage.records import Role
 from tests.equality import assert_equal_tokens
 from tests.services import counted_forwards, open_service
-from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model
+from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model, with_model
 
 KINDS = ("dynamic", "quantized-int8", "quantized-int4")
 QUICK = [("mistral", "dynamic"), ("gemma3", "quantized-int8"), ("gpt-oss", "quantized-int4")]
@@ -68,7 +68,7 @@ class Scripted:
 
 
 def loaded_with(model: torch.nn.Module, tiny_llama: LoadedModel) -> LoadedModel:
-    return replace(tiny_llama, model=model, eos_token_ids=frozenset())
+    return with_model(tiny_llama, model, eos_token_ids=frozenset())
 
 
 class Chat:

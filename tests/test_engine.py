@@ -27,7 +27,7 @@ from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from chatcache.turn_request import TurnOutcome, TurnRequest
 from storage.records import Role
 from tests.equality import assert_equal_tokens
-from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model
+from tests.tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, random_ids, tiny_model, with_model
 
 GREEDY = Sampling(
     temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=12, stop=(), seed=5
@@ -319,7 +319,7 @@ def test_turns_that_take_turns_give_the_replies_they_give_alone(tiny_llama: Load
 
 @pytest.mark.parametrize("name", [*FULL_ATTENTION, *SLIDING, *RECURRENT])
 def test_on_every_architecture_replies_with_the_cache_equal_replies_without(tiny_llama: LoadedModel, name: str) -> None:
-    loaded = replace(tiny_llama, model=tiny_model(name), eos_token_ids=frozenset())
+    loaded = with_model(tiny_llama, tiny_model(name), eos_token_ids=frozenset())
     prompt, more = tuple(random_ids(40, seed=1)), tuple(random_ids(9, seed=2))
 
     def script(kind: str) -> list[Turned]:

@@ -1,4 +1,5 @@
 import copy
+import hashlib
 import json
 import pickle
 import resource
@@ -21,14 +22,15 @@ from transformers import (
     ViTConfig,
 )
 
-from chatcache import loader
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.checkpoint.file_digests import FileDigests
 from chatcache.checkpoint.gguf_conversion import MANIFEST_NAME
 from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ModelLoadError, StorageError, UnsupportedOptionError
-from chatcache.loader import LoadedModel, load_model, resolve_device, resolve_dtype, sampling_of
+from chatcache.loader import LoadedModel, load_model
+from chatcache.model_options import resolve_device, resolve_dtype
+from chatcache.model_outline import sampling_of
 from chatcache.stats import Sampling
 from chatcache.weights.form_choice import FormChoice
 from chatcache.weights.packed_linear import PackedHead
@@ -202,7 +204,7 @@ def test_the_digest_of_a_large_file_is_remembered_until_the_file_changes(
     large, memory = tmp_path / "large.bin", tmp_path / "digests.json"
     large.write_bytes(b"a" * 100)
     read: list[Path] = []
-    real = loader.hashlib.file_digest
+    real = hashlib.file_digest
     monkeypatch.setattr("hashlib.file_digest", lambda file, name: read.append(file.name) or real(file, name))
     first = FileDigests(memory, always_read_bytes=10).sha256(large)
     assert FileDigests(memory, always_read_bytes=10).sha256(large) == first
@@ -495,7 +497,7 @@ def test_a_weight_form_that_is_not_offered_is_refused(folder: Path, tmp_path: Pa
 
 
 def test_small_weights_are_offered_on_a_cpu_only(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatcache.loader.resolve_device", lambda _requested: torch.device("cuda"))
+    monkeypatch.setattr("chatcache.model_outline.resolve_device", lambda _requested: torch.device("cuda"))
     with pytest.raises(UnsupportedOptionError, match=r"int8.* on a CPU only"):
         load(folder, tmp_path, weights="int8")
 

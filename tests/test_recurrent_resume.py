@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 from services import GREEDY, counted_forwards, open_service, runtime_of
-from tiny_models import RECURRENT, SLIDING, tiny_model
+from tiny_models import RECURRENT, SLIDING, tiny_model, with_model
 
 from chatcache.chat import ChatService
 from chatcache.events import Reply
@@ -25,7 +24,7 @@ def fast_for(*names: str) -> list[object]:
 
 
 def loaded_as(name: str, tiny_llama: LoadedModel) -> LoadedModel:
-    return replace(tiny_llama, model=tiny_model(name, 384), name=name)
+    return with_model(tiny_llama, tiny_model(name, 384), name=name)
 
 
 def send(service: ChatService, session_id: str, text: str) -> Reply:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from services import open_service, runtime_of
-from tiny_models import SLIDING, WINDOW, random_ids, tiny_model
+from tiny_models import SLIDING, WINDOW, random_ids, tiny_model, with_model
 from torch import Tensor
 
 from chatcache.cache.errors import CacheStateError
@@ -179,7 +179,7 @@ def budget_for(num_whole: int, num_short: int) -> int:
 def gemma(tiny_llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     """Three sliding layers and a full one; it never ends a reply by itself."""
     monkeypatch.setattr(PromptBuilder, "_terminator", lambda *_: frozenset())
-    return dataclasses.replace(tiny_llama, model=tiny_model("gemma3", 384), eos_token_ids=frozenset())
+    return with_model(tiny_llama, tiny_model("gemma3", 384), eos_token_ids=frozenset())
 
 
 def ended(turn: Turn) -> tuple[Reply, list[str]]:

@@ -18,7 +18,8 @@ from chatcache.cache_problems import FORGOTTEN
 from chatcache.chat import ChatService
 from chatcache.engine import CANNOT_GUESS
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
-from chatcache.loader import NO_TEMPLATE_NOTICE, LoadedModel
+from chatcache.loader import LoadedModel
+from chatcache.model_outline import NO_TEMPLATE_NOTICE
 from chatcache.reports import LiveChat, ModelInfo, StorageReport
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn

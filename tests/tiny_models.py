@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from chatcache.loader import LoadedModel
 
 VOCABULARY_SIZE = 97
 WINDOW = 8
@@ -88,6 +92,13 @@ def tiny_model(name: str, vocabulary_size: int = VOCABULARY_SIZE) -> PreTrainedM
     with torch.random.fork_rng():
         torch.manual_seed(11)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def with_model(loaded: LoadedModel, model: PreTrainedModel, **changes: Any) -> LoadedModel:
+    """`loaded` with another model behind its tokenizer."""
+    return dataclasses.replace(
+        loaded, model=model, config=model.config, device=model.device, dtype=model.dtype, **changes
+    )
 
 
 def random_ids(num_tokens: int, seed: int = 0) -> list[int]:

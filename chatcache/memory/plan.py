@@ -14,13 +14,13 @@ import torch
 from chatcache.cache.kinds import KINDS
 from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import ChatCacheError, InvalidInputError
-from chatcache.loader import resolve_device, resolve_dtype
 from chatcache.memory.advice import Advice, advise
 from chatcache.memory.available import UsableMemory, measure_usable_memory
 from chatcache.memory.byte_sizes import parse_size
 from chatcache.memory.model_config import load_model_config
 from chatcache.memory.planner import KindPlan, MemoryPlan, PlanRequest, plan_memory
 from chatcache.memory.rehearsal import DEVICE_TYPES, rehearse
+from chatcache.model_options import resolve_device, resolve_dtype
 from storage.byte_sizes import format_size
 
 
