@@ -14,7 +14,7 @@ from storage.database import Database
 from storage.errors import SegmentDamagedError
 from storage.eviction import unreachable, without_files
 from storage.segment_chain import IndexedFile
-from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder, WrittenFile
+from storage.segment_files import TEMPORARY_SUFFIX, SegmentFolder
 from storage.segment_format import (
     SegmentHeader,
     StoredTensor,
@@ -72,17 +72,12 @@ class VerifyReport:
 def check_file(
     folder: SegmentFolder, indexed: IndexedFile, layout: Sequence[TensorLayout] | None
 ) -> dict[str, StoredTensor]:
-    """Read a file and compare all that is known of it: size, SHA-256, header, ids, key and, if given, the layout.
+    """Read a file and compare all that is known of it: size, digest, header, ids, key and, if given, the layout.
 
     Raises SegmentDamagedError with what differs, OSError where the file is there and cannot be read.
     """
     name = folder.name(indexed.key, indexed.kind)
-    try:
-        data, sha256 = folder.read(name)
-    except FileNotFoundError as error:
-        raise SegmentDamagedError(f"{name} is missing.") from error
-    _compare(name, WrittenFile(len(data), sha256), indexed.written)
-    header, tensors = decode_segment(data)
+    header, tensors = decode_segment(folder.read(name, indexed.written))
     if header != _expected_header(name, indexed):
         raise SegmentDamagedError(f"{name} holds other tokens than the index says.")
     if layout is not None:
@@ -104,24 +99,13 @@ def read_checked_into(
     """
     name = folder.name(indexed.key, indexed.kind)
     pieces = encode_segment(_expected_header(name, indexed), layout, room)
-    try:
-        found = folder.read_into(name, pieces, writing)
-    except FileNotFoundError as error:
-        raise SegmentDamagedError(f"{name} is missing.") from error
-    _compare(name, found, indexed.written)
+    folder.read_into(name, indexed.written, pieces, writing)
 
 
 def _expected_header(name: str, indexed: IndexedFile) -> SegmentHeader:
     if indexed.key != segment_key(indexed.parent_key, indexed.start, indexed.token_ids):
         raise SegmentDamagedError(f"{name} holds other tokens than the index says.")
     return SegmentHeader(indexed.kind, indexed.root, indexed.parent_key, indexed.key, indexed.start, indexed.token_ids)
-
-
-def _compare(name: str, found: WrittenFile, written: WrittenFile) -> None:
-    if found.num_bytes != written.num_bytes:
-        raise SegmentDamagedError(f"{name} has {found.num_bytes} bytes instead of {written.num_bytes}.")
-    if found.sha256 != written.sha256:
-        raise SegmentDamagedError(f"{name} was changed: its SHA-256 differs.")
 
 
 def verify_files(

@@ -6,7 +6,6 @@ is always a complete file. Everything in the folder is counted against the quota
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from storage.data_dir import ensure_private_dir
 from storage.errors import DataDirError, SegmentDamagedError
+from storage.file_digest import FileDigest
 from storage.segment_format import FileKind
 
 FOLDER_NAME = "segments"
@@ -30,7 +30,7 @@ class WrittenFile:
     """What a file must be when it is read again."""
 
     num_bytes: int
-    sha256: str
+    digest: str
 
 
 class SegmentFolder:
@@ -53,7 +53,7 @@ class SegmentFolder:
     def write(self, name: str, pieces: Sequence[memoryview]) -> WrittenFile:
         """Write a complete file, or on an OSError nothing. Only after `sync` is it sure to outlast a power cut."""
         temporary = self.path / (name + TEMPORARY_SUFFIX)
-        digest = hashlib.sha256()
+        digest = FileDigest()
         try:
             self._ensure()
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -67,7 +67,7 @@ class SegmentFolder:
             with suppress(OSError):
                 temporary.unlink()
             raise
-        return WrittenFile(sum(len(piece) for piece in pieces), digest.hexdigest())
+        return WrittenFile(sum(len(piece) for piece in pieces), str(digest))
 
     def sync(self) -> None:
         """Make the names of the files written so far outlast a power cut."""
@@ -77,27 +77,32 @@ class SegmentFolder:
         finally:
             os.close(descriptor)
 
-    def read(self, name: str) -> tuple[bytearray, str]:
-        """The whole file and its SHA-256. Raises FileNotFoundError and other OSErrors."""
-        with open(self.path / name, "rb", buffering=0) as file:
-            data = bytearray(os.fstat(file.fileno()).st_size)
-            num_read = _fill(file, memoryview(data))
-            data = data if num_read == len(data) else data[:num_read]
-        return data, hashlib.sha256(data).hexdigest()
+    def read(self, name: str, written: WrittenFile) -> bytearray:
+        """The whole file. Raises SegmentDamagedError where it is not as it was written or not there, other OSErrors."""
+        with self._open(name, written) as file:
+            data = bytearray(written.num_bytes)
+            _fill(file, memoryview(data))
+        digest = FileDigest(like=written.digest)
+        digest.update(data)
+        _compare(name, digest, written)
+        return data
 
     def read_into(
-        self, name: str, pieces: Sequence[memoryview], writing: Callable[[], AbstractContextManager[None]]
-    ) -> WrittenFile:
+        self,
+        name: str,
+        written: WrittenFile,
+        pieces: Sequence[memoryview],
+        writing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         """Read a file that consists of `pieces` into those of them that can be written to, each inside `writing()`.
 
-        Raises SegmentDamagedError where the file has another size, or holds anything else in the place of the other
-        pieces; FileNotFoundError and other OSErrors, and what `writing` raises.
+        Raises as `read`, also where the file holds anything else in the place of the other pieces; what `writing`
+        raises.
         """
-        digest = hashlib.sha256()
-        num_bytes = sum(map(len, pieces))
-        with open(self.path / name, "rb", buffering=0) as file:
-            if (found := os.fstat(file.fileno()).st_size) != num_bytes:
-                raise SegmentDamagedError(f"{name} has {found} bytes instead of {num_bytes}.")
+        digest = FileDigest(like=written.digest)
+        with self._open(name, written) as file:
+            if (expected := sum(map(len, pieces))) != written.num_bytes:
+                raise SegmentDamagedError(f"{name} has {written.num_bytes} bytes instead of {expected}.")
             for piece in pieces:
                 with nullcontext() if piece.readonly else writing():
                     target = memoryview(bytearray(len(piece))) if piece.readonly else piece
@@ -105,7 +110,7 @@ class SegmentFolder:
                     digest.update(target)  # before anybody else may write to it
                 if piece.readonly and target != piece:
                     raise SegmentDamagedError(f"{name} was changed: it does not hold the tokens it should.")
-        return WrittenFile(num_bytes, digest.hexdigest())
+        _compare(name, digest, written)
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is fine."""
@@ -135,10 +140,25 @@ class SegmentFolder:
         with suppress(FileNotFoundError):
             (self.set_aside_path / name).unlink()
 
+    def _open(self, name: str, written: WrittenFile) -> FileIO:
+        try:
+            file = open(self.path / name, "rb", buffering=0)  # noqa: SIM115 (the caller's `with`)
+        except FileNotFoundError as error:
+            raise SegmentDamagedError(f"{name} is missing.") from error
+        if (found := os.fstat(file.fileno()).st_size) != written.num_bytes:
+            file.close()
+            raise SegmentDamagedError(f"{name} has {found} bytes instead of {written.num_bytes}.")
+        return file
+
     def _ensure(self) -> None:
         """Somebody may have removed the folders to free the disk, while this process uses them."""
         ensure_private_dir(self.path)
         ensure_private_dir(self.set_aside_path)
+
+
+def _compare(name: str, digest: FileDigest, written: WrittenFile) -> None:
+    if str(digest) != written.digest:
+        raise SegmentDamagedError(f"{name} was changed: its digest differs.")
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:

@@ -71,8 +71,8 @@ def find_along(db: DbSession, namespace_id: int, wanted: bytes) -> list[FoundSeg
     to where it begins. One query, parent to children."""
     rows = db.execute(_along(), {"namespace_id": namespace_id, "wanted": wanted})
     return [
-        FoundSegment(id_, parent_id, key, start, token_ids, has_state, WrittenFile(num_bytes, sha256))
-        for id_, parent_id, key, start, token_ids, has_state, num_bytes, sha256 in rows
+        FoundSegment(id_, parent_id, key, start, token_ids, has_state, WrittenFile(num_bytes, digest))
+        for id_, parent_id, key, start, token_ids, has_state, num_bytes, digest in rows
     ]
 
 
@@ -84,7 +84,7 @@ def _along() -> Select[int, int | None, str, int, bytes, bool, int, str]:
     kv_file = (file.segment_id == SegmentRow.id, file.kind == FileKind.KV)
     columns = (
         *(SegmentRow.id, SegmentRow.parent_id, SegmentRow.key, SegmentRow.start, SegmentRow.token_ids),
-        *(file.num_bytes, file.sha256),
+        *(file.num_bytes, file.digest),
     )
     walk = (
         select(*columns)
@@ -104,7 +104,7 @@ def _along() -> Select[int, int | None, str, int, bytes, bool, int, str]:
     )
     has_state = select(state.segment_id).where(state.segment_id == walk.c.id, state.kind == FileKind.STATE).exists()
     segment = (walk.c.id, walk.c.parent_id, walk.c.key, walk.c.start, walk.c.token_ids)
-    return select(*segment, has_state, walk.c.num_bytes, walk.c.sha256)
+    return select(*segment, has_state, walk.c.num_bytes, walk.c.digest)
 
 
 def _slice(
@@ -179,7 +179,7 @@ def _files() -> Select[*tuple[Any, ...]]:
             SegmentRow.start,
             SegmentRow.token_ids,
             SegmentFileRow.num_bytes,
-            SegmentFileRow.sha256,
+            SegmentFileRow.digest,
         )
         .join(SegmentRow, SegmentRow.id == SegmentFileRow.segment_id)
         .join(NamespaceRow, NamespaceRow.id == SegmentRow.namespace_id)
@@ -188,8 +188,8 @@ def _files() -> Select[*tuple[Any, ...]]:
 
 
 def _indexed_file(row: Row[*tuple[Any, ...]]) -> IndexedFile:
-    segment_id, kind, root, parent_key, key, start, token_ids, num_bytes, sha256 = row
-    written = WrittenFile(num_bytes, sha256)
+    segment_id, kind, root, parent_key, key, start, token_ids, num_bytes, digest = row
+    written = WrittenFile(num_bytes, digest)
     return IndexedFile(segment_id, FileKind(kind), root, parent_key, key, start, token_ids, written)
 
 
@@ -224,7 +224,7 @@ def insert_segments(
             db.flush()
             segment_id = row.id
         for kind, written in segment.files.items():
-            db.add(SegmentFileRow(segment_id=segment_id, kind=kind, num_bytes=written.num_bytes, sha256=written.sha256))
+            db.add(SegmentFileRow(segment_id=segment_id, kind=kind, num_bytes=written.num_bytes, digest=written.digest))
         parent_id = segment_id
     return parent_id
 

@@ -61,7 +61,7 @@ class SegmentFileRow(Base):
     segment_id: Mapped[int] = mapped_column(ForeignKey("segments.id", ondelete="CASCADE"), primary_key=True)
     kind: Mapped[str] = mapped_column(String(8), primary_key=True)
     num_bytes: Mapped[int] = mapped_column(BigInteger)
-    sha256: Mapped[str] = mapped_column(HASH)
+    digest: Mapped[str] = mapped_column(String(96))
 
 
 class SegmentHeadRow(Base):

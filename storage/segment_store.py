@@ -100,7 +100,7 @@ class SegmentStore:
         return choose_prefix(found, wanted, namespace.root, needs_state=bool(namespace.state_layout))
 
     def load(self, namespace: Namespace, key: str, kind: FileKind = FileKind.KV) -> Mapping[str, StoredTensor]:
-        """A segment's tensors, verified: size, SHA-256, key, ids, layout.
+        """A segment's tensors, verified: size, digest, key, ids, layout.
 
         Raises SegmentDamagedError where anything differs or the file is missing; the segment counts as not stored
         from then on, and its file is set aside. Raises SegmentUnavailableError where it was removed meanwhile, or the

@@ -254,7 +254,7 @@ def folder_bytes(data_dir: Path, service: ChatService) -> int:
         "UPDATE segments SET token_ids = substr(token_ids, 1, 8)",
         "UPDATE segments SET start = start + 1",
         "UPDATE segments SET parent_id = id",
-        "UPDATE segment_files SET sha256 = 'x'",
+        "UPDATE segment_files SET digest = 'x'",
         "UPDATE segment_files SET num_bytes = num_bytes + 1",
         "UPDATE segments SET token_ids = ''",
     ],

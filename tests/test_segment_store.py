@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import random
 import sqlite3
 import stat
@@ -754,7 +755,7 @@ def edit_database(tmp_path: Path, statement: str, *values: object) -> None:
         "UPDATE segments SET parent_id = id WHERE start = 4",
         "DELETE FROM segments WHERE start = 4",
         "DELETE FROM segment_files WHERE segment_id = (SELECT id FROM segments WHERE start = 4)",
-        "UPDATE segment_files SET sha256 = 'no' WHERE segment_id = (SELECT id FROM segments WHERE start = 4)",
+        "UPDATE segment_files SET digest = 'no' WHERE segment_id = (SELECT id FROM segments WHERE start = 4)",
         "UPDATE segment_files SET num_bytes = 1 WHERE segment_id = (SELECT id FROM segments WHERE start = 4)",
     ],
 )
@@ -779,6 +780,33 @@ def test_a_row_that_was_changed_or_is_missing_costs_what_follows_and_nothing_els
         assert folder_bytes(tmp_path) == reopened.used_bytes
         assert reopened.save(namespace, session, None, cut(ids, 4, 8, 12)).refused is None
         check_restores(reopened, namespace, ids, 12)
+
+
+def test_what_an_older_version_wrote_with_sha256_is_read_and_checked_all_the_same(
+    database: Database, store: SegmentStore, namespace: Namespace, tmp_path: Path
+) -> None:
+    session, ids = new_session(database), list(range(12))
+    store.save(namespace, session, None, cut(ids, 4, 8))
+    database.close()
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    with connection:
+        connection.execute("ALTER TABLE segment_files RENAME COLUMN digest TO sha256")
+        rows = connection.execute("SELECT s.id, s.key FROM segments s").fetchall()
+        for segment_id, key in rows:
+            sha256 = hashlib.sha256((tmp_path / "segments" / f"{key}.kv.safetensors").read_bytes()).hexdigest()
+            connection.execute("UPDATE segment_files SET sha256 = ? WHERE segment_id = ?", (sha256, segment_id))
+        connection.execute("UPDATE alembic_version SET version_num = '0005'")
+    connection.close()
+
+    with Database.open(tmp_path) as again:
+        reopened = SegmentStore(again, BIG)
+        check_restores(reopened, namespace, ids, 8)
+        assert loaded_into(reopened, namespace, reopened.lookup(namespace, ids).parts[1]) == kv(ids[4:8], 4)
+        reopened.save(namespace, session, last_of(reopened, namespace, ids), [below(ids, 8, 12)])
+        assert reopened.verify(ME, lambda *_: None).damage == ()
+        damaged = tmp_path / "segments" / f"{reopened.lookup(namespace, ids).parts[1].key}.kv.safetensors"
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+        assert [damage.name for damage in reopened.verify(ME, lambda *_: None).damage] == [damaged.name]
 
 
 def test_a_sweep_removes_what_belongs_to_nothing_and_keeps_the_rest(
