@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError
 
 import torch
 
+from chatcache.acquired import Acquired
 from chatcache.cache.session_cache import SessionCache
 from chatcache.context_window import ContextWindow
 from chatcache.decode_step import DecodeStep
@@ -32,7 +33,7 @@ from chatcache.reply_stream import StreamedReply, TextPiece
 from chatcache.reuse_report import FALLBACKS, reuse_events, with_reuse
 from chatcache.sampler import NonFiniteLogitsError, Sampler
 from chatcache.session_key import SessionKey
-from chatcache.session_pool import Acquired, SessionPool
+from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, TurnStats
 from chatcache.told import Told, ended_early
 from chatcache.turn_account import TurnAccount

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from chatcache.acquired import Acquired
 from chatcache.cache.session_cache import Alignment
 from chatcache.events import CacheEvent
-from chatcache.session_pool import Acquired
 from chatcache.stats import MissReason, TurnStats
 from chatcache.told import Told
 from chatcache.turn_request import TurnRequest

@@ -9,13 +9,14 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 
+from chatcache.acquired import Acquired
 from chatcache.cache.session_cache import SessionCache
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent
 from chatcache.prefix import common_length
 from chatcache.relief import Relief
 from chatcache.restore import Restore
 from chatcache.session_key import SessionKey
-from chatcache.session_pool import Acquired, SessionPool
+from chatcache.session_pool import SessionPool
 from chatcache.stats import MissReason
 from chatcache.told import Told
 from chatcache.turn_request import TurnRequest

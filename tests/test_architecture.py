@@ -26,6 +26,8 @@ LAYERS = (
         "chatcache.relief",
         "chatcache.scheduler",
         "chatcache.session_pool",
+        "chatcache.cache_sources",
+        "chatcache.acquired",
         "chatcache.prefetches",
         "chatcache.form_change",
         "chatcache.live_caches",

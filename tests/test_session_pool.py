@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from functools import partial
 
 import pytest
 import torch
 
+from chatcache.acquired import Acquired
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_form import CacheForm
-from chatcache.session_pool import Acquired, SessionPool
+from chatcache.live_caches import Spilled
+from chatcache.session_key import SessionKey
+from chatcache.session_pool import SessionPool
 from chatcache.stats import MissReason, Reuse
 from tests.tiny_models import random_ids, tiny_model
 
@@ -209,3 +213,11 @@ def test_a_session_whose_cache_could_not_be_prepared_can_be_acquired_again(monke
         with pytest.raises(RuntimeError, match="injected"):
             pool.acquire("ann", "s", A)
     assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
+
+
+def test_a_turn_that_waited_is_not_told_again_of_what_left_when_it_began() -> None:
+    pool = pool_of()
+    acquired = dataclasses.replace(pool.acquire("ann", "s", A), spilled=Spilled(2, 1))
+    feed(acquired.cache, A[:-1])
+    pool.live.turns.wait(SessionKey("ann", "s"))
+    assert pool.go_on("ann", "s", acquired, A).spilled == Spilled()
