@@ -191,7 +191,8 @@ class TurnRun:
 
     def _tell_prefill(self, acquired: Acquired) -> None:
         num_cached, account = acquired.alignment.num_cached_tokens, self._account
-        self._emit(StatusEvent(Phase.PREFILL, account.num_fed - num_cached, account.num_prompt_tokens - num_cached))
+        num_read, num_to_read = account.num_fed - num_cached, account.num_prompt_tokens - num_cached
+        self._emit(StatusEvent(Phase.PREFILL, num_read, num_to_read, num_cached))
 
     def _go_on(self, piece: Piece, chosen: Sequence[int]) -> bool:
         """A forward succeeded, and the tokens in `chosen` follow."""

@@ -20,11 +20,15 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """The turn entered a phase, or got further in it: `done` of `total` tokens (0 of 0 where nothing is counted)."""
+    """The turn entered a phase, or got further in it: `done` of `total` tokens (0 of 0 where nothing is counted).
+
+    `num_reused`: while the prompt is read, how many more of its tokens need no reading, for they were there already.
+    """
 
     phase: Phase
     done: int = 0
     total: int = 0
+    num_reused: int = 0
     index: int = -1
 
 

@@ -1,4 +1,4 @@
-"""The right column in a real Chromium: settings, the reply's gauge, storage and memory plan."""
+"""The right column in a real Chromium: settings, what a turn costs, storage and memory plan."""
 
 from __future__ import annotations
 
@@ -137,24 +137,26 @@ def test_another_cache_kind_is_taken_at_the_next_turn_and_told(page: Page, site:
     assert site.service.cache_report(session_id).kind == "quantized-int8"
 
 
-def test_the_gauge_shows_a_reply_while_it_is_written_and_stays(page: Page, site: Site) -> None:
+def test_the_panel_follows_a_reply_while_it_is_written_and_says_at_its_end_what_it_cost(page: Page, site: Site) -> None:
     open_chat(page, site, LONG)
     say(page, STORY)
-    gauge = page.locator("#gauge")
-    expect(gauge).to_contain_text("tokens/s")
-    expect(gauge).to_contain_text(texts.LIVE_NOW)
-    expect(gauge.locator("polyline")).to_have_count(1)
+    panel = page.get_by_role("region", name="Cache")
+    expect(panel).to_contain_text(texts.THIS_REPLY)
+    expect(panel).to_contain_text(texts.WRITING)
+    expect(panel.locator("polyline")).to_have_count(1)
+    expect(panel.locator("dl")).to_contain_text("tokens/s")
+    used = panel.locator("li").filter(has_text=texts.USED)
+    earlier = used.inner_text()
+    expect(used).not_to_have_text(earlier, use_inner_text=True)
     button(page, "Stop").click()
-    expect(gauge).to_contain_text(texts.LAST_REPLY)
-    facts = page.get_by_role("region", name="Cache").locator("dl")
-    speed, held = gauge.locator("p").inner_text().split(" · ")
-    expect(facts).to_contain_text(speed)
-    expect(facts).to_contain_text(held)
+    expect(panel.get_by_text(texts.LAST_REPLY)).to_have_count(1)
+    expect(panel).not_to_contain_text(texts.THIS_REPLY)
+    expect(panel.locator("polyline")).to_have_count(1)
     button(page, "Regenerate").click()
-    expect(gauge).to_contain_text(texts.LIVE_NOW)
+    expect(panel).to_contain_text(texts.THIS_REPLY)
     button(page, "Stop").click()
     button(page, "Previous reply").click()
-    expect(gauge).to_be_empty()
+    expect(panel.locator("polyline")).to_have_count(0)
 
 
 def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(page: Page, site: Site) -> None:

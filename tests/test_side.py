@@ -1,18 +1,19 @@
-"""The right column without a browser: the settings as a form, bars, the gauge of a running reply, storage, the plan."""
+"""The right column without a browser: the settings as a form, bars, the gauge of a running turn, storage, the plan."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from services import open_service
-from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, figures, panel, reply, session
+from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, figures, panel, reply, session, user
 
 from chatcache.cache_problems import FORGOTTEN
 from chatcache.chat import ChatService
@@ -20,11 +21,11 @@ from chatcache.engine import CANNOT_GUESS
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.model_outline import NO_TEMPLATE_NOTICE
-from chatcache.reports import LiveChat, ModelInfo, StorageReport
+from chatcache.reports import CacheReport, LiveChat, ModelInfo, StorageReport
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
-from chatcache.ui.chat_figures import ChatFigures
+from chatcache.ui.chat_figures import ChatFigures, Progress
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.plan_panel import render_plan
 from chatcache.ui.settings_form import FIELDS, Form, Loaded, read_changes
@@ -32,7 +33,8 @@ from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.storage_panel import StoredChat, render_storage, say_verified
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
-from storage.records import MessageStatus
+from chatcache.ui.view import CacheLook, View
+from storage.records import Message, MessageStatus
 from storage.segment_check import Damage, VerifyReport
 from storage.segment_report import SegmentReport
 
@@ -195,107 +197,155 @@ def test_notices_problems_and_what_happened_are_in_the_pages_language() -> None:
 
 
 class Bench:
-    """A gauge whose clock and answers the test sets."""
+    """A gauge of a turn of the chat `s1`, whose clock and answers the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.turn = Turn(turn_id="t1", session_id="s1", reply_id="r1")
         self.num_asked = self.num_tokens = 0
-        self.turn.emit(StatusEvent(Phase.DECODE))
-        self.gauge = Gauge(texts, self.turn, self._ask, clock=lambda: self.now)
+        self.gauge = Gauge(self.turn, self._ask, clock=lambda: self.now)
 
-    def _ask(self) -> asyncio.Future[object]:
+    def _ask(self) -> Any:
         self.num_asked += 1
-        answer = asyncio.get_running_loop().create_future()
+        answer: Future[CacheReport] = Future()
         answer.set_result(replace(REPORT, num_tokens=self.num_tokens, num_bytes=self.num_tokens * 1024))
         return answer
 
-    def run(self, seconds: float, tokens_per_s: int, step_s: float = 0.0625) -> list[str]:
-        async def look() -> list[str]:
-            seen = []
-            for _ in range(int(seconds / step_s)):
-                self.now += step_s
-                self.num_tokens = int((self.now - 100) * tokens_per_s)
-                seen.append(self.gauge.look())
-            return seen
+    def read(self, done: int, total: int, num_reused: int = 0) -> None:
+        self.turn.emit(StatusEvent(Phase.PREFILL, done, total, num_reused))
+        self.num_tokens = num_reused + done
 
-        return asyncio.run(look())
+    def run(self, seconds: float, tokens_per_s: int = 0, step_s: float = 0.0625) -> list[Progress]:
+        """What is seen meanwhile, while so many tokens a second are written."""
+        begun_s, num_before, seen = self.now, self.num_tokens, []
+        for _ in range(int(seconds / step_s)):
+            self.now += step_s
+            self.num_tokens = num_before + int((self.now - begun_s) * tokens_per_s)
+            seen.append(self.gauge.look())
+        return seen
+
+    def shown(self, look: CacheLook | None = None) -> str:
+        """What the panel says of it."""
+        view = View(session("A chat"), (user("a"),), 0, {"r0": TURN}, self.turn)
+        return " ".join(Elements(render_cache_panel(texts, self.figures(view, look))).text.split())
+
+    def figures(self, view: View, look: CacheLook | None = None) -> ChatFigures:
+        return ChatFigures.of(MODEL, view, look, self.gauge.look())
+
+
+def test_the_panel_follows_the_turn_that_runs_from_waiting_to_its_last_token() -> None:
+    bench = Bench()
+    before = CacheLook(REPORT, 0, 450)
+    said = bench.shown(before)
+    assert f"{texts.THIS_REPLY}Waiting for its turn…" in said
+    assert "Used450" in said
+    assert "412" not in said, "that was the turn before"
+    bench.read(16, 64, num_reused=400)
+    bench.run(2)
+    said = bench.shown(before)
+    for words in ("Reading 16 of 64 tokens…", "400 reused16 computed", "Used416", "In memory416 tokens, 416.0 KiB"):
+        assert words in said, said
+    bench.read(63, 64, num_reused=400)
+    bench.turn.emit(StatusEvent(Phase.DECODE))
+    bench.num_tokens = 464
+    bench.run(5, tokens_per_s=16)
+    said = bench.shown(before)
+    written = re.search(r"Written by this turn(\d+) tokens", said)
+    assert written is not None
+    for words in (texts.WRITING, "400 reused64 computed", f"Used{464 + int(written[1])}"):
+        assert words in said, said
+    assert re.search(r"Speed1[5-8]\.\d tokens/s", said), said
+
+
+def test_after_the_turn_the_panel_says_what_it_cost_once() -> None:
+    bench = Bench()
+    bench.read(0, 18, num_reused=412)
+    bench.turn.emit(StatusEvent(Phase.DECODE))
+    bench.run(10, tokens_per_s=9)
+    last = reply("b", position=3)
+    bench.turn.emit(DoneEvent(Reply(last, TURN)))
+    num_asked = bench.num_asked
+    bench.run(5, tokens_per_s=9)
+    assert bench.num_asked == num_asked
+    shown = bench.figures(
+        View(session("A chat"), (user("a"), last), 0, {last.id: TURN}, None), CacheLook(REPORT, 0, 449)
+    )
+    markup = render_cache_panel(texts, shown)
+    said = " ".join(Elements(markup).text.split())
+    assert said.count(texts.LAST_REPLY) == 1
+    assert texts.THIS_REPLY not in said
+    assert f'aria-label="{texts.LAST_MINUTE}: 45.1 tokens/s"' in markup
+    for words in ("412 of 430 tokens reused from memory", "Speed45.1 tokens/s", "Written by this turn20 tokens"):
+        assert words in said, said
 
 
 def test_the_gauge_asks_once_a_second_and_draws_the_speed() -> None:
     bench = Bench()
+    bench.turn.emit(StatusEvent(Phase.DECODE))
     seen = bench.run(10, tokens_per_s=32)
     assert bench.num_asked <= 11
-    assert len(set(seen)) <= 12
-    assert "32.0 tokens/s" in seen[-1]
-    assert all(28 <= speed <= 36 for _, speed in bench.gauge.speeds())
+    assert len(set(map(id, seen))) <= 12
+    assert all(28 <= speed <= 36 for _, speed in seen[-1].speeds)
+    assert "polyline" in render_cache_panel(texts, bench.figures(View(session("x"), (), 0, {}, bench.turn)))
 
 
 def test_reading_a_prompt_is_not_drawn_as_writing() -> None:
     bench = Bench()
-    bench.turn = Turn(turn_id="t2", session_id="s1", reply_id="r1")
-    bench.gauge = Gauge(texts, bench.turn, bench._ask, clock=lambda: bench.now)
-    bench.turn.emit(StatusEvent(Phase.PREFILL, 0, 900))
-    assert "tokens/s" not in bench.run(5, tokens_per_s=300)[-1]
-    assert "tokens, " in bench.gauge.look()
+    bench.read(0, 900)
+    assert bench.run(5, tokens_per_s=300)[-1].speeds == ()
     bench.turn.emit(StatusEvent(Phase.DECODE))
-    assert "tokens/s" in bench.run(5, tokens_per_s=300)[-1]
+    assert bench.run(5, tokens_per_s=300)[-1].speeds
 
 
-def test_what_the_gauge_sends_stays_the_same_however_long_a_reply_is() -> None:
+def test_what_the_panel_sends_stays_the_same_however_long_a_reply_is() -> None:
     bench = Bench()
-    sizes = [len(markup) for markup in bench.run(200, tokens_per_s=9)]
-    assert max(sizes[-300:]) <= 1.1 * max(sizes[len(sizes) // 2 - 300 : len(sizes) // 2])
-    assert max(sizes) < 2500
+    bench.turn.emit(StatusEvent(Phase.DECODE))
+    view = View(session("x"), (), 0, {}, bench.turn)
+    bench.run(70, tokens_per_s=9)
+    size = len(render_cache_panel(texts, bench.figures(view)))
+    bench.run(130, tokens_per_s=9)
+    assert len(render_cache_panel(texts, bench.figures(view))) <= 1.05 * size
 
 
-def test_what_happens_to_the_cache_is_told_beside_the_gauge() -> None:
+def test_what_happens_to_the_cache_is_told_with_the_turn() -> None:
     bench = Bench()
     bench.turn.emit(CacheEvent("int8", 9, "Memory was <short>."))
-    assert "Memory was &lt;short&gt;." in bench.run(3, tokens_per_s=5)[-1]
-    bench.turn.emit(DoneEvent(Reply(reply("x"), TurnStats())))
-    rest = bench.gauge.rest(figures(last=reply("x")))
-    assert texts.LAST_REPLY in rest
-    assert "short" not in rest, "the figures of the turn tell it now"
-    num_asked = bench.num_asked
-    bench.run(5, tokens_per_s=5)
-    assert bench.num_asked == num_asked
+    bench.run(3)
+    assert "Memory was <short>." in bench.shown()
 
 
-def test_the_line_of_the_last_reply_stands_beside_the_figures_that_the_panel_has() -> None:
+def test_a_cache_that_memory_took_away_takes_nothing_from_what_was_written() -> None:
     bench = Bench()
-    assert "9.0 tokens/s" in bench.run(10, tokens_per_s=9)[-1]
-    shown = figures(last=reply("x"))
-    rest = bench.gauge.rest(shown)
-    assert f"{texts.LAST_REPLY}45.1 tokens/s · 430 tokens, 45.0 KiB" in Elements(rest).text
-    assert f'aria-label="{texts.LAST_MINUTE}: 45.1 tokens/s"' in rest
-    said = Elements(render_cache_panel(texts, shown)).text
-    assert f"{texts.SPEED}45.1 tokens/s" in said
-    assert f"{texts.IN_MEMORY}430 tokens, 45.0 KiB" in said
-    gone = replace(shown, report=replace(REPORT, is_live=False, num_tokens=0, num_bytes=0))
-    assert "0 tokens" not in bench.gauge.rest(gone)
+    bench.read(0, 30)
+    bench.turn.emit(StatusEvent(Phase.DECODE))
+    bench.num_tokens = 30
+    num_written = bench.run(10, tokens_per_s=9)[-1].stats.num_completion_tokens
+    bench.num_tokens = 0
+    assert bench.run(3)[-1].stats.num_completion_tokens == num_written > 80
 
 
 def test_a_reply_that_was_written_in_a_moment_has_no_line() -> None:
     bench = Bench()
+    bench.turn.emit(StatusEvent(Phase.DECODE))
     bench.run(1.5, tokens_per_s=9)
-    assert len(bench.gauge.speeds()) == 1
-    assert bench.gauge.rest(figures(last=reply("x"))) == ""
+    assert len(bench.gauge.look().speeds) == 1
+    assert "polyline" not in render_cache_panel(texts, bench.figures(View(session("x"), (), 0, {}, bench.turn)))
 
 
 @pytest.mark.parametrize(
-    "shown",
+    ("last", "stats"),
     [
-        figures(last=reply("x", id="r2")),
-        figures(None, last=reply("x", edited=True)),
-        figures(TurnStats(finish_reason=FinishReason.INTERRUPTED), last=reply("x", status=MessageStatus.INTERRUPTED)),
-        ChatFigures.of_new_chat(MODEL, Sampling()),
+        (reply("x", id="r2"), TURN),
+        (reply("x", edited=True), None),
+        (reply("x", status=MessageStatus.INTERRUPTED), TurnStats(finish_reason=FinishReason.INTERRUPTED)),
     ],
 )
-def test_no_line_stands_where_its_reply_is_not_shown_or_was_not_counted(shown: ChatFigures) -> None:
+def test_no_line_stands_where_its_reply_is_not_shown_or_was_not_counted(last: Message, stats: TurnStats | None) -> None:
     bench = Bench()
+    bench.turn.emit(StatusEvent(Phase.DECODE))
     bench.run(10, tokens_per_s=9)
-    assert bench.gauge.rest(shown) == ""
+    shown = bench.figures(View(session("x"), (user("a"), last), 0, {last.id: stats} if stats else {}, None))
+    assert shown.speeds == ()
 
 
 # -------------------------------------------------------------------- storage

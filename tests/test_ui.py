@@ -526,11 +526,14 @@ def test_of_a_chat_without_a_reply_nothing_is_said_that_is_not_so(
     assert "412" not in said
 
 
-def test_a_cache_that_a_first_reply_fills_is_not_called_empty() -> None:
-    view = View(session("A chat"), (user("a"),), 0, {}, None)
-    said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view))).text
-    assert texts.CACHE_IDLE in said
+def test_of_a_turn_that_has_just_begun_it_is_said_that_it_waits() -> None:
+    messages = (user("a"), reply("", status=MessageStatus.GENERATING))
+    said = Elements(
+        render_cache_panel(texts, ChatFigures.of(MODEL, View(session("A chat"), messages, 0, {}, None)))
+    ).text
+    assert f"{texts.THIS_REPLY}{texts.status(StatusEvent(Phase.QUEUED))}" in said
     assert texts.CACHE_EMPTY not in said
+    assert texts.CACHE_IDLE not in said
 
 
 INTERRUPTED = TurnStats(finish_reason=FinishReason.INTERRUPTED)

@@ -7,9 +7,12 @@ import html
 from chatcache.reports import CacheReport, LiveChat
 from chatcache.stats import TurnStats
 from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
-from chatcache.ui.chat_figures import ChatFigures
+from chatcache.ui.chart import Line, render_chart
+from chatcache.ui.chat_figures import SPAN_S, ChatFigures
 from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
+
+CHART_HEIGHT = 40.0
 
 
 def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
@@ -23,7 +26,7 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
-        f"{_render_last_reply(texts, figures)}{_render_whereabouts(texts, figures)}"
+        f"{_render_turn(texts, figures)}{_render_whereabouts(texts, figures)}"
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
         f"{texts.SHOW_DETAILS}</button>{pictures}{facts}{notices}</section>"
     )
@@ -52,22 +55,24 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bo
     return sentences
 
 
-def _render_last_reply(texts: Texts, figures: ChatFigures) -> str:
-    """What the last reply cost, or why nobody knows; nothing where there is none."""
-    if figures.reply is None:
+def _render_turn(texts: Texts, figures: ChatFigures) -> str:
+    """What the last reply cost, or has cost so far, or why nobody knows; nothing where there is none."""
+    if figures.reply is None and figures.status is None:
         return ""
-    heading = f'<p class="quiet last-turn">{texts.LAST_REPLY}</p>'
+    title = texts.THIS_REPLY if figures.status is not None else texts.LAST_REPLY
+    heading = f'<p class="quiet last-turn">{title}</p>'
     if figures.stats is not None:
-        return heading + _render_account(texts, figures, figures.stats)
+        return heading + _render_account(texts, figures, figures.stats) + _render_speeds(texts, figures)
     return heading + (f'<p class="account">{texts.UNCOUNTED[figures.uncounted]}</p>' if figures.uncounted else "")
 
 
 def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
     """Where the chat's cache is, if not in memory."""
     report, sentence = figures.report, ""
+    if figures.status is not None:
+        return ""
     if figures.reply is None:
-        is_filled = figures.is_begun or (report is not None and report.is_live)
-        sentence = texts.CACHE_IDLE if is_filled else texts.CACHE_EMPTY
+        sentence = texts.CACHE_IDLE if report is not None and report.is_live else texts.CACHE_EMPTY
     if report is not None and not report.is_live:
         if figures.num_disk_bytes:
             sentence = texts.CACHE_ON_DISK
@@ -77,7 +82,10 @@ def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
 
 
 def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str:
-    first, *others = describe(texts, stats, is_first=figures.is_first, began_shared=figures.began_shared)
+    if figures.status is not None:
+        first, others = texts.status(figures.status) or texts.WRITING, list(map(texts.said, stats.fallbacks))
+    else:
+        first, *others = describe(texts, stats, is_first=figures.is_first, began_shared=figures.began_shared)
     reused = f"{texts.number(stats.num_cached_tokens)} {texts.REUSED}"
     computed = f"{texts.number(stats.num_computed_tokens)} {texts.COMPUTED}"
     share = texts.percent(stats.num_cached_tokens, stats.num_prompt_tokens)
@@ -86,6 +94,18 @@ def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str
     return f'<p class="account">{html.escape(first)}</p>{bar}{legend}' + "".join(
         f'<p class="quiet told">{html.escape(sentence)}</p>' for sentence in others
     )
+
+
+def _render_speeds(texts: Texts, figures: ChatFigures) -> str:
+    """How quickly the reply is, or was, written, as a line; nothing where it would be none."""
+    speeds, stats = figures.speeds, figures.stats
+    if len(speeds) < 2 or stats is None or not stats.decode_tokens_per_s:
+        return ""
+    top = max(speed for _, speed in speeds)
+    points = [(1 - age / SPAN_S, speed / top) for age, speed in speeds if age <= SPAN_S]
+    label = f"{texts.LAST_MINUTE}: {texts.speed(stats.decode_tokens_per_s)}"
+    chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
+    return f'<div class="speeds">{chart}<p class="quiet">{texts.LAST_MINUTE}</p></div>'
 
 
 def _render_memory(texts: Texts, report: CacheReport, session_id: str | None) -> str:

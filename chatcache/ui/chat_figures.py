@@ -1,5 +1,5 @@
 """`ChatFigures`: what is true of a chat's cache at one moment. Whatever the page says of it in numbers, in the cache
-panel, beside the line of the last reply and below the message box, is taken from here, so it is the same everywhere.
+panel and below the message box, is taken from here, so it is the same everywhere.
 
 Pure: it is told what the service says, and asks nobody.
 """
@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chatcache.context_window import ContextWindow
+from chatcache.events import Phase, StatusEvent
 from chatcache.reports import CacheReport, ModelInfo
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.ui.view import CacheLook, View
 from storage.records import Message, MessageStatus
+
+SPAN_S = 60.0
+"""How long the speed of writing is remembered."""
+
+QUEUED, NOTHING_DONE = StatusEvent(Phase.QUEUED), TurnStats()
 
 
 class Uncounted(StrEnum):
@@ -28,9 +34,31 @@ class Uncounted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the turn that writes `reply_id` is. `stats`: what it has read and written so far, its present speed and
+    what has happened to its cache. `speeds`: tokens per second over the last minute of writing, each with its age in
+    seconds, oldest first."""
+
+    reply_id: str
+    status: StatusEvent = QUEUED
+    stats: TurnStats = NOTHING_DONE
+    speeds: tuple[tuple[float, float], ...] = ()
+    report: CacheReport | None = None
+
+    def seen_from(self, look: CacheLook | None) -> CacheLook | None:
+        """What is known of the cache, where `look` was known before the turn."""
+        report = self.report or (look.report if look is not None else None)
+        if report is None:
+            return None
+        num_used = self.stats.num_prompt_tokens + self.stats.num_completion_tokens
+        return CacheLook(report, 0, num_used or (look.num_used_tokens if look is not None else None))
+
+
+@dataclass(frozen=True, slots=True)
 class ChatFigures:
-    """`reply` is the last one shown (None: there is none; the first one is being written where the chat `is_begun`),
-    `stats` what its last turn cost (None: see `uncounted`).
+    """Of the turn that runs in the chat, if one does: `status` says what it is doing, `stats` are those of its
+    `Progress`. Else of `reply`, the last one shown (None: there is none), `stats` is what its last turn cost (None: see
+    `uncounted`). `speeds` are that turn's, where it was followed here.
 
     `num_used_tokens` are those of the model's window that the next turn finds taken, `num_kept_tokens` those that are
     kept free for its reply, `num_free_tokens` what is left. None: not known yet, as `report` before it was asked for.
@@ -40,43 +68,56 @@ class ChatFigures:
     model: ModelInfo
     room_tokens: int
     session_id: str | None = None
-    is_begun: bool = False
+    status: StatusEvent | None = None
     reply: Message | None = None
     stats: TurnStats | None = None
     uncounted: Uncounted | None = None
+    speeds: tuple[tuple[float, float], ...] = ()
     report: CacheReport | None = None
     num_disk_bytes: int = 0
     num_used_tokens: int | None = None
 
     @classmethod
-    def of(cls, model: ModelInfo, view: View, look: CacheLook | None = None) -> ChatFigures:
-        """Of the chat that `view` shows; `look` is None before the service was asked, which has to wait its turn."""
+    def of(
+        cls, model: ModelInfo, view: View, look: CacheLook | None = None, progress: Progress | None = None
+    ) -> ChatFigures:
+        """Of the chat that `view` shows. `look` is the last one that was had of its cache, None before the first;
+        `progress` that of the last turn that was followed."""
+        chat = cls(model, _room(model, Sampling.from_json(view.session.sampling)), session_id=view.session.id)
+        if view.busy_id is not None:
+            if progress is None or progress.reply_id != view.busy_id:
+                progress = Progress(view.busy_id)
+            running = dataclasses.replace(chat, status=progress.status, stats=progress.stats, speeds=progress.speeds)
+            return running._with(progress.seen_from(look))
         reply = view.last_reply
         stats = view.stats.get(reply.id) if reply is not None else None
         uncounted = None if reply is None else _why_uncounted(reply, stats)
-        figures = cls(
-            model,
-            _room(model, Sampling.from_json(view.session.sampling)),
-            session_id=view.session.id,
-            is_begun=bool(view.messages),
+        stats = stats if uncounted is None else None
+        followed = progress if progress is not None and reply is not None and progress.reply_id == reply.id else None
+        ended = dataclasses.replace(
+            chat,
             reply=reply,
-            stats=stats if uncounted is None else None,
+            stats=stats,
             uncounted=uncounted,
+            speeds=followed.speeds if followed is not None and stats is not None else (),
             num_used_tokens=0 if reply is None else None,
         )
-        if look is None:
-            return figures
-        return dataclasses.replace(
-            figures,
-            report=look.report,
-            num_disk_bytes=look.num_disk_bytes,
-            num_used_tokens=look.num_used_tokens,
-        )
+        return ended._with(look)
 
     @classmethod
     def of_new_chat(cls, model: ModelInfo, sampling: Sampling) -> ChatFigures:
         """Of a chat that has not begun and would begin with `sampling`."""
         return cls(model, _room(model, sampling), num_used_tokens=0)
+
+    def _with(self, look: CacheLook | None) -> ChatFigures:
+        if look is None:
+            return self
+        return dataclasses.replace(
+            self,
+            report=look.report,
+            num_disk_bytes=look.num_disk_bytes,
+            num_used_tokens=look.num_used_tokens,
+        )
 
     @property
     def is_first(self) -> bool:
@@ -93,7 +134,9 @@ class ChatFigures:
 
     @property
     def num_kept_tokens(self) -> int:
-        return min(self.room_tokens, max(0, self.model.max_context_tokens - (self.num_used_tokens or 0)))
+        num_written = self.stats.num_completion_tokens if self.stats is not None and self.status is not None else 0
+        num_left = self.model.max_context_tokens - (self.num_used_tokens or 0)
+        return max(0, min(self.room_tokens - num_written, num_left))
 
     @property
     def num_free_tokens(self) -> int:

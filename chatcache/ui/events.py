@@ -114,7 +114,7 @@ SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 
 FOLLOWED = (
     "seen", "used", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
-    "gauge", "stored_settings",
+    "stored_settings",
 )  # fmt: skip
 """What the follower writes."""
 

@@ -21,7 +21,7 @@ from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
-from chatcache.ui.chat_figures import ChatFigures
+from chatcache.ui.chat_figures import ChatFigures, Progress
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.handlers import Handlers, Updates
@@ -31,7 +31,7 @@ from chatcache.ui.settings_form import typed_sampling
 from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
-from chatcache.ui.view import View, load_view, look_at_cache
+from chatcache.ui.view import CacheLook, View, load_view, look_at_cache
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -111,7 +111,8 @@ class Follower(Handlers):
         """
         figures: Updates = {}
         painted: Updates = {}
-        gauge: Gauge | None = None
+        look: CacheLook | None = None
+        progress: Progress | None = None
         seen: View | None = None
         while place.has_arrived and not self._is_over(watch):
             try:
@@ -119,18 +120,22 @@ class Follower(Handlers):
                 if view is None:
                     yield self._paint_nothing(form, is_temporary=place.is_temporary)
                     break
-                figures = figures or self._show(ChatFigures.of(self._service.model_info, view))
+                figures = self._show_chat(view, look, progress)
                 painted, seen = self._paint(view), view
                 yield painted | figures
                 if view.turn is not None:
                     ask = partial(self._run, self._service.cache_report, view.session.id)
-                    gauge = Gauge(self._texts, view.turn, ask)
+                    gauge = Gauge(view.turn, ask)
                     async for reply in tail(view.turn, watch, self._texts):
-                        figures |= {self._page.gauge: gauge.look()}
+                        if (now := gauge.look()) is not progress:
+                            progress = now
+                            figures = self._show_chat(view, look, progress)
                         yield painted | figures | {self._page.live: reply.to_json()}
+                    progress = gauge.look()
+                    look = progress.seen_from(look)
                 else:
                     look = await self._run(look_at_cache, self._service, view.session.id)
-                    figures = self._show(ChatFigures.of(self._service.model_info, view, look), gauge)
+                    figures = self._show_chat(view, look, progress)
                     yield painted | figures
                     await self._wait_for_change(view, watch)
             except NotFoundError:
@@ -202,11 +207,13 @@ class Follower(Handlers):
             return self.notify(self._texts.purged(1))
         return self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
 
-    def _show(self, figures: ChatFigures, gauge: Gauge | None = None) -> Updates:
-        """All that the page says in figures of a chat. `gauge`: that of the last turn that was looked at."""
+    def _show_chat(self, view: View, look: CacheLook | None, progress: Progress | None) -> Updates:
+        return self._show(ChatFigures.of(self._service.model_info, view, look, progress))
+
+    def _show(self, figures: ChatFigures) -> Updates:
+        """All that the page says in figures of a chat."""
         return {
             self._page.cache: render_cache_panel(self._texts, figures),
-            self._page.gauge: gauge.rest(figures) if gauge is not None else "",
             self._page.used: Used(figures.num_used_tokens).to_json(),
         }
 

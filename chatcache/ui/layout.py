@@ -64,7 +64,6 @@ class Page:
     settings: SettingsPanel
     stored_settings: gr.HTML
     cache: gr.HTML
-    gauge: gr.HTML
 
 
 def lay_out(texts: Texts, model: ModelInfo) -> Page:
@@ -86,7 +85,6 @@ def lay_out(texts: Texts, model: ModelInfo) -> Page:
         settings=side.settings,
         stored_settings=side.settings.stored,
         cache=side.cache,
-        gauge=side.gauge,
     )
 
 

@@ -58,7 +58,8 @@ class PanelTexts(Figures):
     FREE = "Free"
     USED = "Used"
     RESERVED_FOR_REPLY = "Kept free for the reply"
-    LIVE_NOW = "This reply"
+    THIS_REPLY = "This reply"
+    WRITING = "Writing…"
     LAST_MINUTE = "Tokens per second over the last minute"
     LAST_REPLY = "The last reply"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {

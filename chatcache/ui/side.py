@@ -30,10 +30,9 @@ class PlanPanel:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The column's components. `gauge` shows the reply that is being written."""
+    """The column's components."""
 
     cache: gr.HTML
-    gauge: gr.HTML
     settings: SettingsPanel
     storage: StoragePanel
     plan: PlanPanel
@@ -43,7 +42,6 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
     """Make the components, inside the row that is open. `script` gives what a component runs on the page."""
     with gr.Column(elem_id="side"):
         cache = gr.HTML("", js_on_load=script("cache"), elem_id="cache", apply_default_css=False)
-        gauge = gr.HTML("", js_on_load=None, elem_id="gauge", apply_default_css=False)
         with gr.Column(elem_id="panels"):
             settings = lay_out_settings(texts, model, script("settings"))
             with gr.Accordion(texts.STORAGE, open=False, elem_id="storage") as storage_folder:
@@ -55,7 +53,7 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
                 )
             with gr.Accordion(texts.PLAN, open=False, elem_id="plan") as plan_folder:
                 plan = _lay_out_plan(texts, model, plan_folder)
-    return Side(cache, gauge, settings, StoragePanel(storage_folder, stored), plan)
+    return Side(cache, settings, StoragePanel(storage_folder, stored), plan)
 
 
 def _lay_out_plan(texts: Texts, model: ModelInfo, folder: gr.Accordion) -> PlanPanel:

@@ -56,7 +56,8 @@ class TurkishPanels(PanelTexts):
     FREE = "Boş"
     USED = "Kullanılan"
     RESERVED_FOR_REPLY = "Yanıt için boş tutulan"
-    LIVE_NOW = "Bu yanıt"
+    THIS_REPLY = "Bu yanıt"
+    WRITING = "Yazılıyor…"
     LAST_MINUTE = "Son dakikada saniye başına token"
     LAST_REPLY = "Son yanıt"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {

@@ -34,9 +34,16 @@ class View:
     undone_id: str | None = None
 
     @property
+    def busy_id(self) -> str | None:
+        """The reply that is being written: by `turn`, or by one that has just begun or ended; None where none is."""
+        if self.turn is not None:
+            return self.turn.reply_id
+        is_written = bool(self.messages) and self.messages[-1].status is MessageStatus.GENERATING
+        return self.messages[-1].id if is_written else None
+
+    @property
     def is_busy(self) -> bool:
-        """A reply is being written: by `turn`, or by one that has just begun or ended."""
-        return self.turn is not None or (bool(self.messages) and self.messages[-1].status is MessageStatus.GENERATING)
+        return self.busy_id is not None
 
     @property
     def last_reply(self) -> Message | None:
