@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chatcache.cache.session_cache import TokenRange
+from chatcache.cache.token_range import TokenRange
 from chatcache.prefix import common_length
 from chatcache.stored_forms import StoredForm
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.token_range import TokenRange
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.tensor_bytes import bytes_of
 from chatcache.told import Told

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.states import KeptState, LayerState, StateRole
+from chatcache.cache.token_range import TokenRange
 from chatcache.loader import LoadedModel
 from chatcache.tensor_bytes import bytes_of
 from storage.segment_format import StoredTensor, TensorLayout

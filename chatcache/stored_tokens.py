@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.token_range import TokenRange
 from chatcache.pending_saves import PendingSaves
 from chatcache.restore import Piece, Room
 from chatcache.segment_codec import SegmentCodec

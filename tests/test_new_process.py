@@ -23,7 +23,7 @@ from services import GREEDY, counted_forwards, open_service, runtime_of
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, tiny_model
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from chatcache.cache.session_cache import TokenRange
+from chatcache.cache.token_range import TokenRange
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
 from chatcache.engine import SAVE_EVERY_TOKENS

@@ -20,7 +20,8 @@ from databases import open_database
 from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
 from chatcache.cache.kinds import make_session_cache
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.token_range import TokenRange
 from chatcache.cache_problems import CANNOT_BE_STORED
 from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel

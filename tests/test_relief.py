@@ -15,8 +15,9 @@ from services import GREEDY, open_service, runtime_of
 
 from chatcache.cache.layers import AppendLayer
 from chatcache.cache.quantized_layer import QuantizedLayer
-from chatcache.cache.session_cache import SessionCache, TokenRange
+from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import TokenBuffer
+from chatcache.cache.token_range import TokenRange
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
 from chatcache.live_caches import LiveCaches, Spilled

@@ -1,12 +1,13 @@
 """`SessionCache`: token ids and the library's `Cache` as one value that cannot get out of step unseen.
 
-Not thread-safe: used on the model thread only. Forwards that feed `cache` must run under `torch.inference_mode`, which
-is per thread; the methods here enter it themselves.
+What the layers hold together is `layer_stack`'s; which recurrent states are kept, and how far the cache can go back by
+them, is decided here. Not thread-safe: used on the model thread only. Forwards that feed `cache` must run under
+`torch.inference_mode`, which is per thread; the methods here enter it themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +16,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.layers import KEPT_TAIL_TOKENS, TokenLayer
-from chatcache.cache.states import (
-    KeptState,
-    KeptStates,
-    StateRole,
-    is_recurrent,
-    num_state_bytes,
-    put_states,
-    take_states,
-)
-from chatcache.cache.token_buffer import BLOCK_TOKENS
+from chatcache.cache.layer_stack import LayerStack
+from chatcache.cache.layers import KEPT_TAIL_TOKENS
+from chatcache.cache.states import KeptState, KeptStates, StateRole
+from chatcache.cache.token_range import TokenRange
 from chatcache.prefix import common_length
 from chatcache.stats import MissReason
 
@@ -46,27 +40,6 @@ class Alignment:
     reason: MissReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRange:
-    """What a cache holds for `token_ids`, which start at token `start`: for each layer its tensors by name.
-
-    Each tensor is contiguous, its first dimension is the token. A layer that stores nothing has none. `states` are the
-    recurrent states known behind some of the tokens, in order. `is_converted`: tokens were rounded after they had been
-    computed; see `SessionCache.is_pure`.
-    """
-
-    start: int
-    token_ids: tuple[int, ...]
-    layers: tuple[dict[str, Tensor], ...]
-    states: tuple[KeptState, ...] = ()
-    is_converted: bool = False
-
-    @property
-    def num_bytes(self) -> int:
-        num_token_bytes = sum(tensor.nbytes for layer in self.layers for tensor in layer.values())
-        return num_token_bytes + sum(state.num_bytes for state in self.states)
-
-
 class SessionCache:
     """The tokens a model has read in one session, with what it computed for them.
 
@@ -75,7 +48,8 @@ class SessionCache:
 
     def __init__(self, kind: str, make_layers: Callable[[], list[Any]] | None) -> None:
         self.kind = kind
-        self.cache: Cache | None = None
+        self.cache = None if make_layers is None else Cache(layers=make_layers())
+        self._layers = LayerStack(self.cache)
         self._make_layers = make_layers
         self._token_ids: list[int] = []
         self._settle_at: int | None = None
@@ -83,8 +57,6 @@ class SessionCache:
         self._kept = KeptStates()
         self._lacks_state = False
         """Tokens were taken in without the recurrent state behind them: nothing can go on from there."""
-        if make_layers is not None:
-            self.cache = Cache(layers=make_layers())
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -98,17 +70,17 @@ class SessionCache:
     @property
     def num_settled_tokens(self) -> int:
         """How many tokens every layer holds in the form in which they stay; `export` gives these out unnoticed."""
-        return min((layer.num_settled_tokens for layer in self._token_layers()), default=self.num_tokens)
+        return self._layers.num_settled_tokens(self.num_tokens)
 
     @property
     def num_bytes(self) -> int:
         """Allocated bytes, spare room and states kept for rolling back included."""
-        return sum(_layer_bytes(layer) for layer in self._layers()) + self._kept.num_bytes
+        return self._layers.num_bytes + self._kept.num_bytes
 
     @property
     def is_croppable(self) -> bool:
         """Whether tokens can be removed one by one."""
-        return all(isinstance(layer, TokenLayer) and not is_recurrent(layer) for layer in self._storing_layers())
+        return self._layers.is_croppable
 
     @property
     def can_take_candidates(self) -> bool:
@@ -120,13 +92,12 @@ class SessionCache:
         """How many candidates may now go into one forward behind the next token and be cropped without a trace."""
         if not self.can_take_candidates:
             return 0
-        limits = [layer.max_undisturbed_tokens for layer in self._token_layers()]
-        return min([MAX_CANDIDATE_TOKENS, *(limit for limit in limits if limit is not None)]) - 1
+        return self._layers.max_undisturbed_tokens(MAX_CANDIDATE_TOKENS) - 1
 
     @property
     def is_exportable(self) -> bool:
         """Whether all that the layers hold can be given out and taken in: tokens, or recurrent state."""
-        return all(isinstance(layer, TokenLayer) or is_recurrent(layer) for layer in self._storing_layers())
+        return self._layers.is_exportable
 
     @property
     def forgotten_positions(self) -> frozenset[int]:
@@ -141,16 +112,16 @@ class SessionCache:
     @property
     def is_shortened(self) -> bool:
         """Whether layers with a sliding window keep no more than a chat's last turns need."""
-        return any(layer.is_shortened for layer in self._token_layers())
+        return self._layers.is_shortened
 
     @property
     def can_be_shortened(self) -> bool:
-        return any(layer.is_sliding and not layer.is_shortened for layer in self._token_layers())
+        return self._layers.can_be_shortened
 
     @property
     def num_forgotten_tokens(self) -> int:
         """How many of the first tokens are not held by every layer any more, and cannot be given out."""
-        return max((layer.num_forgotten_tokens for layer in self._token_layers()), default=0)
+        return self._layers.num_forgotten_tokens
 
     @property
     def is_pure(self) -> bool:
@@ -195,7 +166,7 @@ class SessionCache:
     def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
         """Keep the recurrent state as it is now, so that the cache can be rolled back to this length later."""
         is_new = role is StateRole.SHARED or self.num_tokens not in self._kept.positions
-        if is_new and self.num_tokens and self.is_exportable and any(map(is_recurrent, self._layers())):
+        if is_new and self.num_tokens and self.is_exportable and self._layers.has_state:
             self._kept.add(self._state(role))
 
     def advance(self, token_ids: Sequence[int]) -> None:
@@ -215,12 +186,7 @@ class SessionCache:
 
     def check(self) -> None:
         """Raises CacheStateError when a layer's length is not the number of token ids."""
-        for index, layer in enumerate(self._storing_layers()):
-            if isinstance(layer, TokenLayer) and layer.num_tokens != self.num_tokens:
-                raise CacheStateError(
-                    f"Layer {index} of the cache holds {layer.num_tokens} tokens, expected {self.num_tokens}; "
-                    "repair the cache before the next forward."
-                )
+        self._layers.check(self.num_tokens)
 
     @torch.inference_mode()
     def crop_to(self, num_tokens: int) -> None:
@@ -240,15 +206,12 @@ class SessionCache:
     @torch.inference_mode()
     def reserve(self, num_tokens: int) -> None:
         """Make room for `num_tokens` tokens in every layer that holds any, so that appending up to there moves none."""
-        for layer in self._layers():
-            if isinstance(layer, TokenLayer):
-                layer.reserve(num_tokens)
+        self._layers.reserve(num_tokens)
 
     @torch.inference_mode()
     def settle(self, num_unsettled: int = 0) -> None:
         """Bring all tokens but the last into the form in which they stay; lossless kinds hold them so already."""
-        for layer in self._token_layers():
-            layer.settle(num_unsettled)
+        self._layers.settle(num_unsettled)
 
     @torch.inference_mode()
     def convert(self, kind: str, make_layers: Callable[[], list[Any]]) -> None:
@@ -256,38 +219,26 @@ class SessionCache:
 
         A failure on the way leaves every token held, by some layers in the old form; asked again, it goes on.
         """
-        for index, new in enumerate(make_layers()):
-            old = self._layers()[index]
-            if not isinstance(old, TokenLayer) or not isinstance(new, TokenLayer) or old.form == new.form:
-                continue
-            new.begin_like(old)
-            for start in range(old.num_forgotten_tokens, old.num_tokens, BLOCK_TOKENS):
-                new.append(*old.states(start, min(start + BLOCK_TOKENS, old.num_tokens)))
-                new.settle()
-            put_states([new], take_states([old]))
-            self._layers()[index] = new
+        for is_rounded in self._layers.convert(make_layers()):
             self._is_mixed = True
-            self._was_converted |= self.num_tokens > 0 and not (old.is_exact and new.is_exact)
+            self._was_converted |= self.num_tokens > 0 and is_rounded
         self.kind, self._make_layers, self._is_mixed = kind, make_layers, False
 
     @torch.inference_mode()
     def shorten(self) -> None:
         """Have layers with a sliding window forget what lies far behind it, from the next forward or `trim` on, until
         the cache is emptied: same logits, less memory, but fewer tokens that can be cropped or given out."""
-        for layer in self._token_layers():
-            layer.shorten()
+        self._layers.shorten()
 
     @torch.inference_mode()
     def trim(self, num_tokens: int = 0) -> None:
         """Give back the spare room that `num_tokens` tokens, or the ones held, do not need; one layer at a time."""
-        for layer in self._token_layers():
-            layer.trim(num_tokens)
+        self._layers.trim(num_tokens)
 
     @torch.inference_mode()
     def repair(self) -> int:
         """After an exception inside a forward: make all layers hold the same tokens again. Returns how many."""
-        num_kept = min([self.num_tokens, *(layer.num_tokens for layer in self._token_layers())])
-        num_kept = self._nearest_restorable(num_kept)
+        num_kept = self._nearest_restorable(self._layers.num_tokens(self.num_tokens))
         if num_kept == 0:
             self._rebuild()
         else:
@@ -302,10 +253,9 @@ class SessionCache:
         if num_kept == 0 or not self.is_exportable or self.num_forgotten_tokens:
             return forked
         self.check()
-        for mine, its in zip(self._token_layers(), forked._token_layers(), strict=True):
-            its.copy_prefix(mine, num_kept)
+        forked._layers.copy_prefix(self._layers, num_kept)
         kept = None if num_kept == self.num_tokens else self._kept.nearest(num_kept)
-        put_states(forked._layers(), take_states(self._layers()) if kept is None else kept.layers)
+        forked._layers.put_states(self._layers.take_states() if kept is None else kept.layers)
         forked._token_ids = self._token_ids[:num_kept]
         forked._was_converted = self._was_converted
         forked.keep_state()
@@ -322,15 +272,14 @@ class SessionCache:
         self.check()
         if stop > self.num_settled_tokens:
             self.settle()
-        layers = tuple(layer.export(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
-        ids, states = tuple(self._token_ids[start:stop]), self._states_between(start, stop)
-        return TokenRange(start, ids, layers, states, self._was_converted)
+        layers, ids = self._layers.export(start, stop), tuple(self._token_ids[start:stop])
+        return TokenRange(start, ids, layers, self._states_between(start, stop), self._was_converted)
 
     @torch.inference_mode()
     def room(self, start: int, stop: int) -> tuple[Mapping[str, Tensor], ...]:
         """By layer, where tokens `[start, stop)` will lie that are not held yet, as far as room is reserved. Another
         thread may fill it while nothing is appended; what it wrote counts once `import_` is given these very views."""
-        return tuple(layer.room(start, stop) if isinstance(layer, TokenLayer) else {} for layer in self._layers())
+        return self._layers.room(start, stop)
 
     @torch.inference_mode()
     def import_(self, tokens: TokenRange) -> None:
@@ -338,32 +287,29 @@ class SessionCache:
 
         Recurrent layers are usable again where a state ended the range; `repair` goes back to the last one.
         """
-        layers = list(self._layers())
-        if tokens.start != self.num_tokens or len(tokens.layers) != len(layers):
+        if tokens.start != self.num_tokens:
             raise CacheStateError(f"tokens from {tokens.start} cannot be appended to a cache of {self.num_tokens}")
-        for layer, rows in zip(layers, tokens.layers, strict=True):
-            if isinstance(layer, TokenLayer):
-                layer.import_(rows)
+        self._layers.import_(tokens.layers)
         self._token_ids.extend(tokens.token_ids)
         self._was_converted |= tokens.is_converted
         for state in tokens.states:
             self._kept.add(state)
         if tokens.states and tokens.states[-1].num_tokens == self.num_tokens:
-            put_states(layers, tokens.states[-1].layers)
+            self._layers.put_states(tokens.states[-1].layers)
             self._lacks_state = False
         elif tokens.token_ids:
-            self._lacks_state = any(map(is_recurrent, layers))
+            self._lacks_state = self._layers.has_state
         self.check()
 
     def _state(self, role: StateRole) -> KeptState:
         turn = self._kept.turn_of(role, self.num_tokens)
-        return KeptState(self.num_tokens, turn, role, take_states(self._layers()))
+        return KeptState(self.num_tokens, turn, role, self._layers.take_states())
 
     def _states_between(self, start: int, stop: int) -> tuple[KeptState, ...]:
         """The kept ones, and the one now held if it stands there. That one is not kept by being given out."""
         states = self._kept.between(start, stop)
         is_now = start < stop == self.num_tokens and stop not in self.kept_positions and not self._lacks_state
-        if not is_now or not any(map(is_recurrent, self._layers())):
+        if not is_now or not self._layers.has_state:
             return states
         self._kept.forgotten.add(stop)
         return (*states, self._state(StateRole.REPLY))
@@ -373,46 +319,21 @@ class SessionCache:
         if not self.is_croppable:
             state = self._kept.nearest(num_tokens)
             num_tokens = 0 if state is None else state.num_tokens
-        return num_tokens if all(layer.can_crop_to(num_tokens) for layer in self._token_layers()) else 0
+        return num_tokens if self._layers.can_crop_to(num_tokens) else 0
 
     def _restore(self, num_tokens: int) -> None:
         """Bring every layer to `num_tokens` tokens, at which a state is kept if the cache is not croppable."""
-        for layer in self._token_layers():
-            layer.crop_to(num_tokens)
+        self._layers.crop_to(num_tokens)
         state = None if self.is_croppable else self._kept.nearest(num_tokens)
         if state is not None:
-            put_states(self._layers(), state.layers)
+            self._layers.put_states(state.layers)
             self._lacks_state = False
         self._kept.crop_to(num_tokens)
         del self._token_ids[num_tokens:]
 
-    def _layers(self) -> list[Any]:
-        return [] if self.cache is None else self.cache.layers
-
-    def _token_layers(self) -> Iterator[TokenLayer]:
-        return (layer for layer in self._layers() if isinstance(layer, TokenLayer))
-
-    def _storing_layers(self) -> Iterator[Any]:
-        """The layers that hold anything: shared and attention-free ones do not."""
-        if self.cache is None:
-            return iter(())
-        return (layer for layer, dummy in zip(self.cache.layers, self.cache.is_dummy, strict=True) if not dummy)
-
     def _rebuild(self) -> None:
-        if self.cache is not None and self._make_layers is not None:
-            self.cache.layers[:] = self._make_layers()
+        if self._make_layers is not None:
+            self._layers.replace(self._make_layers())
         self._token_ids.clear()
         self._was_converted = self._is_mixed = self._lacks_state = False
         self._kept = KeptStates()
-
-
-def _layer_bytes(layer: Any) -> int:
-    token_bytes = layer.num_bytes if isinstance(layer, TokenLayer) else 0
-    if is_recurrent(layer):
-        return token_bytes + num_state_bytes(layer)
-    return token_bytes if isinstance(layer, TokenLayer) else _unknown_bytes(layer)
-
-
-def _unknown_bytes(layer: Any) -> int:
-    """The tensors that a layer of the library has as attributes."""
-    return sum(value.nbytes for value in vars(layer).values() if isinstance(value, Tensor))
