@@ -12,8 +12,8 @@ from bench.line import Line, Ratio
 from bench.workbench import Workbench, new_owner
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.chat import ChatService
-from chatcache.prompt import PromptMessage
 from chatcache.stats import Sampling, TurnStats
+from chatcache.template_chat import PromptMessage
 from storage.records import Role
 
 HISTORIES = (512, 2048, 4096)

@@ -26,35 +26,19 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from chatcache.chat_template import (
-    NOW_VARIABLE,
-    ChatTemplate,
-    TemplateMessage,
-    answer_sentinel,
-    reasoning_sentinel,
-)
+from chatcache.chat_template import NOW_VARIABLE, ChatTemplate, answer_sentinel, reasoning_sentinel
 from chatcache.errors import InvalidInputError
 from chatcache.prefix import common_length
 from chatcache.reasoning import ReasoningSplit, find_reasoning_tags, split_reasoning_ids
 from chatcache.reply_stream import ReplyStream
+from chatcache.template_chat import PromptMessage, TemplateChat
 from chatcache.token_text import TokenText
-from storage.records import Role
 
 _NUM_REMEMBERED = 16
 """Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
 
 _MAX_REMEMBERED_CHARACTERS = 2**20
 """Longer texts are not kept: most of them were pasted by mistake and fit into no model."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptMessage:
-    """One message of a branch. `token_ids` None: a reply known by text only, encoded from `text` and `reasoning`."""
-
-    role: Role
-    text: str
-    reasoning: str | None = None
-    token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +90,13 @@ class PromptBuilder:
 
         An empty system prompt is none. Raises InvalidInputError with the template's sentence when it refuses the chat.
         """
-        chat = self._chat(tuple(messages), system_prompt, template_vars)
+        chat = TemplateChat.of(messages, system_prompt, template_vars, self._template, self._tokens.mark)
         with self._lock:
-            before = self._built(chat.first(len(messages) - 2)) if len(messages) > 1 else None
+            before = self._built(chat.before_reply(chat.num_replies - 1)) if chat.num_replies else None
             built = self._built(chat)
         if before is None:
             return Prompt(built.token_ids, None, chat.starts_in_reasoning)
-        fed = (*before.token_ids, *self._reply_ids(chat, len(built.cuts) - 1))
+        fed = (*before.token_ids, *self._reply_ids(chat, chat.num_replies - 1))
         num_kept = common_length(fed, built.token_ids)
         rewrite_index = num_kept if num_kept < len(fed) else None
         last = built.cuts[-1]
@@ -178,33 +162,7 @@ class PromptBuilder:
         after = self._tokens.encode(self._template.facts.after_reply, at_start=False)
         return frozenset([i for i in after if i in control_ids][:1])
 
-    def _chat(
-        self, messages: tuple[PromptMessage, ...], system_prompt: str | None, template_vars: Mapping[str, Any]
-    ) -> _Chat:
-        roles = [message.role for message in messages]
-        if not roles or roles != [(Role.USER, Role.ASSISTANT)[i % 2] for i in range(len(roles))] or len(roles) % 2 == 0:
-            raise ValueError(f"A prompt needs user, reply, user, …, user; got {roles}.")
-        mark, tags = self._tokens.mark, self._template.tags
-        marked_vars = {k: mark(v) if isinstance(v, str) else v for k, v in template_vars.items()}
-        starts_in_reasoning = self._template.opens_reasoning(marked_vars)
-        rendered: list[TemplateMessage] = []
-        for i, message in enumerate(messages):
-            if message.role is Role.USER:
-                content = mark(message.text)
-            else:
-                content = answer_sentinel(i // 2)
-                if message.reasoning is not None or starts_in_reasoning:
-                    content = f"{tags.opening}\n{reasoning_sentinel(i // 2)}\n{tags.closing}\n\n{content}"
-            rendered.append({"role": message.role.value, "content": content})
-        system: list[TemplateMessage] = []
-        if system_prompt and system_prompt.strip():
-            if self._template.facts.has_system_role:
-                system = [{"role": "system", "content": mark(system_prompt)}]
-            else:
-                rendered[0]["content"] = f"{mark(system_prompt)}\n\n{rendered[0]['content']}"
-        return _Chat(messages, system_prompt or "", marked_vars, starts_in_reasoning, (*system, *rendered))
-
-    def _built(self, chat: _Chat) -> _Built:
+    def _built(self, chat: TemplateChat) -> _Built:
         """The prompt of `chat`: remembered, or made from the remembered one that shares most messages with it."""
         relative = max(self._remembered, key=lambda b: b.chat.num_shared_messages(chat), default=None)
         built = relative if relative is not None and relative.chat == chat else self._derive(chat, relative)
@@ -212,7 +170,7 @@ class PromptBuilder:
             self._remembered = [built, *(b for b in self._remembered if b is not built)][:_NUM_REMEMBERED]
         return built
 
-    def _derive(self, chat: _Chat, relative: _Built | None) -> _Built:
+    def _derive(self, chat: TemplateChat, relative: _Built | None) -> _Built:
         text = self._text(chat)
         cuts: list[_Cut] = []
         if relative is not None:
@@ -222,8 +180,8 @@ class PromptBuilder:
             cuts = list(takewhile(lambda cut: cut.end <= num_same, shared))
         ids = list(relative.token_ids[: cuts[-1].num_ids]) if relative and cuts else []
         position = cuts[-1].end if cuts else 0
-        for k in range(len(cuts), len(chat.messages) // 2):
-            cut = self._cut(text, self._text(chat.first(2 * k + 1)), k, chat)
+        for k in range(len(cuts), chat.num_replies):
+            cut = self._cut(text, self._text(chat.before_reply(k)), k, chat)
             ids += self._encode(text[position : cut.start], position == 0)
             ids += cut.token_ids
             position = cut.end
@@ -231,17 +189,17 @@ class PromptBuilder:
         ids += self._encode(text[position:], position == 0)
         return _Built(chat, text, tuple(cuts), tuple(ids))
 
-    def _text(self, chat: _Chat) -> str:
+    def _text(self, chat: TemplateChat) -> str:
         remembered = (built.text for built in self._remembered if built.chat == chat)
         return next(remembered, None) or self._template.render(chat.rendered, chat.template_vars)
 
-    def _cut(self, text: str, gen: str, k: int, chat: _Chat) -> _Cut:
+    def _cut(self, text: str, gen: str, k: int, chat: TemplateChat) -> _Cut:
         """Which part of `text` the ids of reply `k` replace."""
         sentinel, ids = answer_sentinel(k), self._reply_ids(chat, k)
         at, end = text.find(sentinel), text.find(sentinel) + len(sentinel)
         if at < 0 or text.find(sentinel, end) >= 0:
             raise InvalidInputError("The model's chat template does not show every reply exactly once.")
-        has_reasoning = chat.starts_in_reasoning or chat.messages[2 * k + 1].reasoning is not None
+        has_reasoning = chat.starts_in_reasoning or chat.reply(k).reasoning is not None
         thought_at = text.rfind(reasoning_sentinel(k), 0, at) if has_reasoning else -1
         extends = len(gen) <= at and text.startswith(gen)
         start = at
@@ -257,39 +215,16 @@ class PromptBuilder:
             return _Cut(len(gen), end, (*kept, *ids))
         return _Cut(start, end, ids)
 
-    def _split(self, reply_ids: tuple[int, ...], chat: _Chat) -> ReasoningSplit:
+    def _split(self, reply_ids: tuple[int, ...], chat: TemplateChat) -> ReasoningSplit:
         return split_reasoning_ids(
             self._tokens, self._template.tags, reply_ids, starts_in_reasoning=chat.starts_in_reasoning
         )
 
-    def _reply_ids(self, chat: _Chat, k: int) -> tuple[int, ...]:
-        reply = chat.messages[2 * k + 1]
+    def _reply_ids(self, chat: TemplateChat, k: int) -> tuple[int, ...]:
+        reply = chat.reply(k)
         if reply.token_ids is not None:
             return reply.token_ids
         return self._encode_reply(reply.text, reply.reasoning, chat.starts_in_reasoning)
-
-
-@dataclass(frozen=True, slots=True)
-class _Chat:
-    """A branch, and the same as the template gets it: marked text, sentinels for replies, perhaps a system message."""
-
-    messages: tuple[PromptMessage, ...]
-    system_prompt: str
-    template_vars: dict[str, Any]
-    starts_in_reasoning: bool
-    rendered: tuple[TemplateMessage, ...]
-
-    def first(self, num_messages: int) -> _Chat:
-        num_left_out = len(self.messages) - num_messages
-        return replace(
-            self, messages=self.messages[:num_messages], rendered=self.rendered[: len(self.rendered) - num_left_out]
-        )
-
-    def num_shared_messages(self, other: _Chat) -> int:
-        """How many leading messages the two have in common, rendered under the same circumstances."""
-        if (self.system_prompt, self.template_vars) != (other.system_prompt, other.template_vars):
-            return 0
-        return common_length(self.messages, other.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +241,7 @@ class _Cut:
 class _Built:
     """A prompt with what the next turn's is made from: the rendered text and one cut per reply."""
 
-    chat: _Chat
+    chat: TemplateChat
     text: str
     cuts: tuple[_Cut, ...]
     token_ids: tuple[int, ...]

@@ -16,9 +16,10 @@ from chatcache.context_window import ContextWindow
 from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
-from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
+from chatcache.prompt import Prompt, PromptBuilder
 from chatcache.sampler import alternative_seed
 from chatcache.stats import FinishReason, Sampling, TurnStats, checked_sampling
+from chatcache.template_chat import PromptMessage
 from chatcache.text_input import clean_text
 from chatcache.turn import Turn
 from chatcache.turn_request import TurnRequest

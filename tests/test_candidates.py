@@ -19,10 +19,11 @@ from chatcache.errors import InvalidInputError
 from chatcache.events import CacheEvent, Event
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
-from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.prompt import PromptBuilder
 from chatcache.sampler import Sampler
 from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, Sampling
+from chatcache.template_chat import PromptMessage
 from chatcache.turn_request import TurnRequest
 from storage.records import Role
 from tests.equality import assert_equal_tokens

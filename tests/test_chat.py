@@ -21,9 +21,9 @@ from chatcache.errors import (
 )
 from chatcache.events import DoneEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
-from chatcache.prompt import PromptMessage
 from chatcache.sampler import Sampler
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
+from chatcache.template_chat import PromptMessage
 from chatcache.token_text import TokenText
 from chatcache.turn import Turn
 from storage.chat_store import ChatStore

@@ -13,8 +13,9 @@ from chatcache.chat import ChatService
 from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
-from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
+from chatcache.template_chat import PromptMessage
 from storage.records import Role
 
 TIMEOUT_S = 60

@@ -35,7 +35,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.errors import InvalidInputError, ModelLoadError
-from chatcache.prompt import Prompt, PromptBuilder, PromptMessage
+from chatcache.prompt import Prompt, PromptBuilder
+from chatcache.template_chat import PromptMessage
 from storage.records import Role
 
 NOW = datetime(2026, 1, 31, 23, 59)

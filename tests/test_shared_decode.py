@@ -18,10 +18,11 @@ from chatcache.engine import TurnRun
 from chatcache.events import Event
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
-from chatcache.prompt import PromptBuilder, PromptMessage
+from chatcache.prompt import PromptBuilder
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
 from chatcache.stats import FinishReason, Sampling
+from chatcache.template_chat import PromptMessage
 from chatcache.turn_request import TurnRequest
 from storage.records import Role
 
