@@ -1,7 +1,7 @@
 """`LiveCaches`: the caches in memory, the least recently used first, within one budget: reserved, spilled, saved.
 
 It knows which cache a session has, the form it is to have, and which ones turns are using. It does not know where a
-cache's tokens come from (`session_pool`), nor models or text. Not thread-safe: used on the model thread only.
+cache's tokens come from (`cache_sources`), nor models or text. Not thread-safe: used on the model thread only.
 
 Room is reserved before it is allocated, for caches and for copies of them on their way to disk; what is reserved is
 never less than what a cache takes.
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chatcache.cache.session_cache import SessionCache
-from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
+from chatcache.cache_saving import CacheSaving, Saving
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
@@ -23,11 +23,8 @@ from chatcache.persistence import Persistence
 from chatcache.restore import Restore
 from chatcache.running_turns import RunningTurns
 from chatcache.session_key import SessionKey
-from chatcache.stored_forms import StoredForm
 
 logger = logging.getLogger(__name__)
-
-_COPIES = "copies on their way to disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,12 @@ class LiveCaches:
         self.leaving: set[SessionKey] = set()
         self.turns = RunningTurns()
         self.room = room
-        self._persistence = persistence
+        self._saves = CacheSaving(persistence, room.budget)
 
     @property
     def budget(self) -> Budget:
         """Who holds how much, copies that are not written yet included."""
-        self._count_copies()
+        self._saves.count_copies()
         return self.room.budget
 
     def put(self, key: SessionKey, cache: SessionCache) -> None:
@@ -105,10 +102,10 @@ class LiveCaches:
         """Like `reserve`; copies that wait for the disk are waited for, where they are in the way and it `may_wait`."""
         if need.is_within(self.room.budget.held(key)):
             return True
-        self._count_copies()
+        self._saves.count_copies()
         if self.room.reserve(key, need):
             return True
-        return may_wait and self._wait_for_copies() and self.room.reserve(key, need)
+        return may_wait and self._saves.wait_for_copies() and self.room.reserve(key, need)
 
     def reserve_or_spill(
         self, key: SessionKey, need: Need, *kept: SessionKey, may_wait: bool = True
@@ -118,10 +115,11 @@ class LiveCaches:
         if self.reserve_need(key, need, may_wait=may_wait):
             return True, Spilled()
         idle = choose_spills(self.budget, key, need, self.idle(key, *kept))
-        unwritten = [] if may_wait else [other for other in idle if not self._is_written(other)]
-        for other in unwritten:
-            if not self.save(other):
-                self._save_piece(other)
+        savings = [] if may_wait else [self._saving(other) for other in idle]
+        unwritten = [saving for saving in savings if not self._saves.is_written(saving)]
+        for saving in unwritten:
+            if not self._saves.save(saving):
+                self._saves.save_piece(saving)
         if unwritten:
             return False, Spilled()
         spilled = self._spill(idle)
@@ -228,76 +226,20 @@ class LiveCaches:
         While a turn has it, only what has its lasting form. False where not all of it will be on disk: also where there
         is no memory for a copy.
         """
-        return self._save(key, cuts, self._room_for_copies())
+        return key in self.caches and self._saves.save(self._saving(key), cuts)
 
     def save_at_last(self, key: SessionKey) -> bool:
         """Like `save`, but a piece at a time where there is no memory to copy all, and where the disk is behind it is
         waited for; as long as it makes progress."""
-        if self._persistence is None or self.save(key):
-            return self._persistence is not None
-        cache, num_before = self.caches[key], -1
-        self._wait_for_copies()
-        num_saved, num_lasting = self._num_saved(key, cache), self._num_lasting(key, cache)
-        while num_before < num_saved < num_lasting and self._is_worth_saving(key):
-            self._save_piece(key)
-            self._wait_for_copies()
-            num_before, num_saved = num_saved, self._num_saved(key, cache)
-        return num_saved >= num_lasting
+        return self._saves.save_at_last(self._saving(key))
 
     def save_all(self) -> None:
         """Save what could not be saved before, waiting for the disk: the process is about to end."""
         for key in self.caches:
-            if self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id):
+            if self._saves.is_behind(key):
                 self.save_at_last(key)
 
-    def _save_piece(self, key: SessionKey) -> None:
-        # Beside what the caches take, one layer is kept free: nothing else needs it before the copy is written.
-        room_bytes = self._room_for_copies() + self.budget.free_layer_bytes
-        self._save(key, (), room_bytes, self._num_saved(key, self.caches[key]) + BLOCK_TOKENS)
-
-    def _save(self, key: SessionKey, cuts: Sequence[int], room_bytes: int, num_tokens: int | None = None) -> bool:
-        cache = self.caches.get(key)
-        if self._persistence is None or cache is None or not self._is_worth_saving(key):
-            return False
-        num_lasting = self._num_lasting(key, cache)
-        num_tokens = num_lasting if num_tokens is None else min(num_tokens, num_lasting)
-        return self._persistence.save(key.owner, key.session_id, cache, cuts, num_tokens, room_bytes)
-
-    def _num_lasting(self, key: SessionKey, cache: SessionCache) -> int:
-        return cache.num_settled_tokens if key in self.turns else cache.num_tokens
-
-    def _num_saved(self, key: SessionKey, cache: SessionCache) -> int:
-        if self._persistence is None:
-            return 0
-        form, kind = StoredForm.of(cache), self.forms[key].kind
-        if form is None or form.kind != kind:
-            form = StoredForm(kind)  # the one in which the chat will go on
-        return self._persistence.num_saved(key.owner, key.session_id, cache.token_ids, form)
-
-    def _is_written(self, key: SessionKey) -> bool:
-        """Whether all of it is on disk, and nothing is on its way there."""
-        if self._persistence is None or self._persistence.pending != Need():
-            return False
-        return self._num_saved(key, self.caches[key]) >= self.caches[key].num_tokens
-
-    def _is_worth_saving(self, key: SessionKey) -> bool:
-        """Nothing of a temporary chat is, nor what is to be forgotten; and a form that was taken for want of memory is
-        not the one in which the chat will go on."""
-        form = self.forms[key]
-        return form.is_saved and key not in self.leaving and self.caches[key].kind == form.kind
-
-    def _count_copies(self) -> None:
-        if self._persistence is not None:
-            self.room.budget.hold(_COPIES, self._persistence.pending)
-
-    def _room_for_copies(self) -> int:
-        lie_in_ram = self._persistence is not None and self._persistence.copies_lie_in_ram
-        return self.budget.free_host_bytes if lie_in_ram else self.budget.free_bytes
-
-    def _wait_for_copies(self) -> bool:
-        """Whether there were any."""
-        if self._persistence is None or self._persistence.pending == Need():
-            return False
-        self._persistence.flush()
-        self._count_copies()
-        return True
+    def _saving(self, key: SessionKey) -> Saving:
+        cache, form = self.caches[key], self.forms[key]
+        num_tokens = cache.num_settled_tokens if key in self.turns else cache.num_tokens
+        return Saving(key, cache, num_tokens, form.kind, form.is_saved and key not in self.leaving)

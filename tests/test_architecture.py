@@ -31,6 +31,7 @@ LAYERS = (
         "chatcache.prefetches",
         "chatcache.form_change",
         "chatcache.live_caches",
+        "chatcache.cache_saving",
     ),
     (
         "chatcache.persistence",
