@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
+from chatcache.chat_settings import is_thinking
 from chatcache.owned_sessions import OwnedSessions, whole_number
-from chatcache.reports import ModelInfo, TurnDetails
+from chatcache.reports import ContextUse, ModelInfo, TurnDetails
 from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_query, clean_text, pieces
@@ -74,15 +77,20 @@ class ChatReading(OwnedSessions):
         with translated_store_errors():
             return self._starter.context_start(self._store.get_session(self._owner, session_id))
 
-    def num_fed_tokens(self, session_id: str) -> int:
-        """How many tokens the model has been fed and has said by the end of the current branch: what the next turn
-        finds taken of its context, whatever was counted when they were written.
+    def context_use(self, session_id: str) -> ContextUse:
+        """What the chat takes of the model's context, whatever was counted when its replies were written. The branch is
+        read only if the chat has changed since it was last asked for.
 
         Raises InvalidInputError where the model's template refuses the conversation.
         """
         with translated_store_errors():
-            session = self._store.get_session(self._owner, session_id)
-            return len(self._starter.fed_ids(session, self._store.branch(self._owner, session_id)))
+            return self._starter.context_use(self._store.get_session(self._owner, session_id))
+
+    def context_use_of_new_chat(
+        self, system_prompt: str = "", settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> ContextUse:
+        """What a chat would take before its first message. Raises InvalidInputError as `context_use`."""
+        return self._starter.context_use_of_new_chat(clean_text(system_prompt), is_thinking(settings))
 
     def alternatives(self, message_id: str) -> tuple[Message, ...]:
         """The message and its siblings, oldest first."""

@@ -66,6 +66,25 @@ class CacheReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextUse:
+    """What a chat takes of the model's context before its next message is written.
+
+    `num_fed_tokens`: what the model has been fed and has said by the end of the current branch. `num_frame_tokens`:
+    what the next turn is fed besides that and the words of its message: the end of the last reply, what the template
+    puts around a message, in a chat not begun the system prompt. Negative where the template takes more away of what
+    was said, such as thoughts, than it adds.
+    """
+
+    num_fed_tokens: int
+    num_frame_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Both together: what the next turn finds taken."""
+        return self.num_fed_tokens + self.num_frame_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class StorageReport:
     """What the owner's chats take on disk. `database_bytes` is the whole file, all owners together.
 

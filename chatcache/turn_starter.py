@@ -6,8 +6,10 @@ It does not know whether the turn is allowed (`chat.py`) nor how it runs (`turn_
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 from chatcache.cache_form import CacheForm, CacheForms
@@ -17,6 +19,7 @@ from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from chatcache.prompt import Prompt, PromptBuilder
+from chatcache.reports import ContextUse
 from chatcache.sampler import alternative_seed
 from chatcache.stats import FinishReason, Sampling, TurnStats, checked_sampling
 from chatcache.template_chat import PromptMessage
@@ -26,6 +29,11 @@ from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnRunner
 from storage.chat_store import ChatStore
 from storage.records import ChatSession, ExpectedTip, Message, Role, TurnRecord
+
+_WORD = "word"
+"""Stands for a message that is not written yet: a template may refuse an empty one."""
+
+_NUM_USES_KNOWN = 64
 
 
 class TurnStarter:
@@ -48,6 +56,7 @@ class TurnStarter:
         self._runner = runner
         self._forms = forms
         self._most_live_tokens = most_live_tokens
+        self._known_use = functools.lru_cache(_NUM_USES_KNOWN)(self._read_use)
 
     def start(
         self,
@@ -115,6 +124,28 @@ class TurnStarter:
         start = _start_of(self._store.last_turn(session.owner, reply.id), len(messages))
         prompt = self._prompt(session, [self._prompt_message(m) for m in messages[start:]])
         return (*prompt.token_ids, *self._ids_of(reply, template_vars_of(session)))
+
+    def context_use(self, session: ChatSession) -> ContextUse:
+        """Of the chat at the end of its current branch, which is read once for each version of the chat."""
+        return self._known_use(session.owner, session.id, session.version)
+
+    def _read_use(self, owner: str, session_id: str, _version: int) -> ContextUse:
+        session, branch = self._store.get_session(owner, session_id), self._store.branch(owner, session_id)
+        turn = self._store.last_turn(owner, branch[-1].id) if branch else None
+        told = [self._prompt_message(m) for m in branch[_start_of(turn, len(branch) - 1) :]]
+        following = self._prompt(session, [*told, PromptMessage(Role.USER, _WORD)])
+        num_fed = len(self.fed_ids(session, branch))
+        return ContextUse(num_fed, len(following.token_ids) - self._prompts.count_tokens(_WORD) - num_fed)
+
+    def context_use_of_new_chat(self, system_prompt: str, thinking: bool | None) -> ContextUse:
+        """Of a chat that begins today."""
+        variables = self._prompts.frozen_template_vars(datetime.now().astimezone())
+        first = self._prompts.build(
+            [PromptMessage(Role.USER, _WORD)],
+            system_prompt=system_prompt,
+            template_vars={**variables, **_thinking_vars(thinking)},
+        )
+        return ContextUse(0, len(first.token_ids) - self._prompts.count_tokens(_WORD))
 
     def cache_form(self, session: ChatSession) -> CacheForm:
         """How the session's cache is to be held."""
@@ -241,8 +272,11 @@ def _start_of(turn: TurnRecord | None, num_messages: int) -> int:
 
 def template_vars_of(session: ChatSession) -> dict[str, Any]:
     """The template's variables: the frozen ones, and the thinking switch as it is set now."""
-    thinking = is_thinking(session.settings)
-    return {**session.template_vars, **({} if thinking is None else {"enable_thinking": thinking})}
+    return {**session.template_vars, **_thinking_vars(is_thinking(session.settings))}
+
+
+def _thinking_vars(thinking: bool | None) -> dict[str, Any]:
+    return {} if thinking is None else {"enable_thinking": thinking}
 
 
 def _drawn_seed() -> int:

@@ -208,7 +208,8 @@ def test_what_is_typed_is_counted(page: Page, site: Site) -> None:
     num_typed = site.service.count_tokens(text)
 
     def left() -> str:
-        num_left = site.service.model_info.max_context_tokens - site.service.num_fed_tokens(session_id) - num_typed
+        num_taken = site.service.context_use(session_id).num_tokens
+        num_left = site.service.model_info.max_context_tokens - num_taken - num_typed
         return f"{num_typed} tokens typed, {num_left:,} left for the reply"
 
     before = left()

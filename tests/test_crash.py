@@ -72,7 +72,7 @@ def test_a_server_killed_in_mid_reply_loses_about_a_second_at_most(
         assert partial.status is MessageStatus.INTERRUPTED
         assert partial.text.startswith(surely_saved)
         assert service.turn_stats([partial.id])[partial.id].finish_reason is FinishReason.INTERRUPTED
-        num_taken = service.num_fed_tokens(session_id)
+        num_taken = service.context_use(session_id).num_fed_tokens
         more = service.continue_reply(session_id, GREEDY).result(timeout_s=120)
         assert more.stats.num_prompt_tokens == num_taken
         assert more.message.id == partial.id

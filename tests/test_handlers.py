@@ -241,9 +241,21 @@ def test_what_a_new_chat_keeps_free_for_its_replies_follows_its_settings(service
     assert kept_free(page, painted(service, page, place, *typed)) == "7" != usual
     assert kept_free(page, painted(service, page, place, *of_another)) == usual
     assert kept_free(page, settings.save(place.to_json(), *typed)) == "7"
-    assert kept_free(page, settings.reset(place.to_json())) == usual
+    assert kept_free(page, settings.reset(place.to_json(), *typed)) == usual
     begun = service.create_session()
     assert page.cache not in settings.save(Place().at(begun.id).to_json(), *fields(begun.id, max_new_tokens=7.0))
+
+
+def test_what_a_new_chat_has_left_for_its_first_message_counts_template_and_system_prompt(
+    service: ChatService, page: Page
+) -> None:
+    place, settings = Place().at(None), SettingsHandlers(service, page, texts)
+    plain, prompted = (Used(service.context_use_of_new_chat(said).num_tokens).to_json() for said in ("", "Be brief."))
+    typed = fields(None, system_prompt="Be brief.", max_new_tokens=7.0)
+    assert painted(service, page, place)[page.used] == plain != prompted
+    assert painted(service, page, place, *typed)[page.used] == prompted
+    assert settings.save(place.to_json(), *typed)[page.used] == prompted
+    assert settings.reset(place.to_json(), *typed)[page.used] == prompted, "what was typed of the system prompt stays"
 
 
 @pytest.mark.parametrize("is_temporary", [True, False])

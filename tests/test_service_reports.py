@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from services import GREEDY, open_service, runtime_of
+from statements import noted_statements
 from torch import nn
 
 from chatcache import writer_pace
@@ -54,22 +55,49 @@ def test_the_report_names_each_chat_of_the_owner_and_no_one_elses(service: ChatS
     assert sum(c.num_bytes for c in report.chats) == report.total_bytes < report.reserved_bytes
 
 
+def num_fed(service: ChatService, session_id: str) -> int:
+    return service.context_use(session_id).num_fed_tokens
+
+
 def test_what_a_chat_takes_of_the_context_is_what_its_next_turn_is_fed(service: ChatService) -> None:
     session_id = chat(service)
-    first = service.num_fed_tokens(session_id)
+    first = num_fed(service, session_id)
     assert service.continue_reply(session_id).result(30).stats.num_prompt_tokens == first
-    longer = service.num_fed_tokens(session_id)
+    longer = num_fed(service, session_id)
     assert longer > first
     service.edit(service.messages(session_id)[-1].id, "Written by hand, and so counted by no turn.")
-    by_hand = service.num_fed_tokens(session_id)
+    by_hand = num_fed(service, session_id)
     assert service.continue_reply(session_id).result(30).stats.num_prompt_tokens == by_hand != longer
-    written_on = service.num_fed_tokens(session_id)
+    written_on = num_fed(service, session_id)
     service.update_session(session_id, system_prompt="Speak of numbers only.")
-    assert service.num_fed_tokens(session_id) > written_on
+    assert num_fed(service, session_id) > written_on
     service.rollback(session_id)
-    assert service.num_fed_tokens(session_id) == 0
+    assert num_fed(service, session_id) == 0
     with pytest.raises(NotFoundError):
-        service.for_owner("other").num_fed_tokens(session_id)
+        service.for_owner("other").context_use(session_id)
+
+
+def test_what_is_left_of_the_context_is_not_less_than_a_message_finds(service: ChatService) -> None:
+    text = "Numbers such as 333."
+    promised = service.context_use_of_new_chat("Be brief.")
+    session = service.create_session(system_prompt="Be brief.", sampling=GREEDY)
+    for _ in range(3):
+        use = service.context_use(session.id)
+        assert use.num_tokens == promised.num_tokens or use.num_fed_tokens
+        assert use.num_frame_tokens > 0
+        stats = service.send(session.id, text).result(30).stats
+        assert stats.num_prompt_tokens == use.num_tokens + service.count_tokens(text)
+    assert service.context_use_of_new_chat().num_tokens < promised.num_tokens
+
+
+def test_what_a_chat_takes_is_read_anew_only_when_the_chat_has_changed(service: ChatService) -> None:
+    session_id = chat(service)
+    use = service.context_use(session_id)
+    with noted_statements() as statements:
+        assert service.context_use(session_id) == use
+    assert len(statements) == 1, "the session alone"
+    service.send(session_id, "More.").result(30)
+    assert service.context_use(session_id) != use
 
 
 def test_the_plan_is_the_planners_own(service: ChatService, tiny_llama: LoadedModel) -> None:

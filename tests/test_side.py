@@ -21,7 +21,7 @@ from chatcache.engine import CANNOT_GUESS
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.model_outline import NO_TEMPLATE_NOTICE
-from chatcache.reports import CacheReport, LiveChat, ModelInfo, StorageReport
+from chatcache.reports import CacheReport, ContextUse, LiveChat, ModelInfo, StorageReport
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
@@ -169,10 +169,21 @@ def test_the_budget_is_shown_by_chat_and_kind() -> None:
 def test_the_context_shows_what_a_reply_has_kept_free_and_what_was_left_out() -> None:
     stats = replace(TURN, context_start=6)
     said = panel(stats, sampling={"max_new_tokens": 100})
-    assert "Used450" in said
-    assert "Kept free for the reply100" in said
-    assert "Free1,498" in said
+    for words in ("Used450", "Around the next message9", "Kept free for the reply100", "Free1,489"):
+        assert words in said
     assert "6 older messages are left out." in said
+
+
+def test_a_context_that_is_nearly_full_keeps_what_there_is_and_a_template_may_take_thoughts_away() -> None:
+    full = figures(use=ContextUse(2040, 9))
+    assert (full.num_used_tokens, full.num_frame_tokens, full.num_kept_tokens, full.num_free_tokens) == (2040, 9, 0, 0)
+    shorter = figures(use=ContextUse(900, -300))
+    assert (shorter.num_used_tokens, shorter.num_frame_tokens) == (600, 0)
+
+
+def test_why_memory_holds_more_than_a_chat_that_went_back_is_said() -> None:
+    assert texts.MORE_IN_MEMORY not in panel()
+    assert texts.MORE_IN_MEMORY in panel(use=ContextUse(200, 9))
 
 
 def test_what_happened_to_the_cache_stays_readable_after_the_turn() -> None:
@@ -235,7 +246,7 @@ class Bench:
 
 def test_the_panel_follows_the_turn_that_runs_from_waiting_to_its_last_token() -> None:
     bench = Bench()
-    before = CacheLook(REPORT, 0, 450)
+    before = CacheLook(REPORT, 0, ContextUse(450, 9))
     said = bench.shown(before)
     assert f"{texts.THIS_REPLY}Waiting for its turn…" in said
     assert "Used450" in said
@@ -268,7 +279,7 @@ def test_after_the_turn_the_panel_says_what_it_cost_once() -> None:
     bench.run(5, tokens_per_s=9)
     assert bench.num_asked == num_asked
     shown = bench.figures(
-        View(session("A chat"), (user("a"), last), 0, {last.id: TURN}, None), CacheLook(REPORT, 0, 449)
+        View(session("A chat"), (user("a"), last), 0, {last.id: TURN}, None), CacheLook(REPORT, 0, ContextUse(449, 9))
     )
     markup = render_cache_panel(texts, shown)
     said = " ".join(Elements(markup).text.split())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from markup import HOSTILE, NOW, Elements, actions_of, assert_harmless, reply, session, user
 
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
-from chatcache.reports import CacheReport, ModelInfo, TurnDetails
+from chatcache.reports import CacheReport, ContextUse, ModelInfo, TurnDetails
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import describe, render_cache_panel
@@ -401,6 +401,8 @@ TURN = TurnStats(
     finish_reason=FinishReason.STOP,
 )
 
+USE = ContextUse(num_fed_tokens=450, num_frame_tokens=9)
+
 
 def figures(
     stats: TurnStats | None = TURN,
@@ -408,12 +410,12 @@ def figures(
     *,
     last: Message | None = None,
     num_disk_bytes: int = 0,
-    num_used_tokens: int | None = 450,
+    use: ContextUse | None = USE,
     **of_chat: Any,
 ) -> ChatFigures:
     """Of the chat `s1`, whose last reply cost `stats`."""
     last = last or reply("b", position=3)
-    look = None if report is None else CacheLook(report, num_disk_bytes, num_used_tokens)
+    look = None if report is None else CacheLook(report, num_disk_bytes, use)
     view = View(session("A chat", **of_chat), (user("a"), last), 0, {last.id: stats} if stats else {}, None)
     return ChatFigures.of(MODEL, view, look)
 
@@ -495,7 +497,7 @@ GONE = replace(REPORT, is_live=False, num_tokens=0, num_bytes=0, num_sessions=0)
 
 
 def test_a_chat_without_a_cache_is_told_plainly() -> None:
-    assert texts.CACHE_EMPTY in render_cache_panel(texts, ChatFigures.of_new_chat(MODEL, Sampling()))
+    assert texts.CACHE_EMPTY in render_cache_panel(texts, ChatFigures.of_new_chat(MODEL, Sampling(), None))
     said = panel(report=GONE)
     assert texts.CACHE_NOWHERE in said
     assert "412 of 430" in said, "the last turn's figures stay"
@@ -514,7 +516,7 @@ def test_a_cache_that_waits_on_disk_is_told_with_its_size() -> None:
 def test_of_a_chat_without_a_reply_nothing_is_said_that_is_not_so(
     report: CacheReport | None, num_disk_bytes: int
 ) -> None:
-    look = None if report is None else CacheLook(report, num_disk_bytes, 0)
+    look = None if report is None else CacheLook(report, num_disk_bytes, ContextUse(0, 31))
     view = View(session("A chat"), (), 0, {"r1": TURN}, None)
     said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view, look))).text
     if report is REPORT:
@@ -556,7 +558,9 @@ def test_of_a_reply_that_was_not_counted_that_is_said_and_no_other_replys_figure
     last = reply("d", id="r2", position=3, **fields)
     counted = {"r1": TURN} | ({"r2": stats} if stats else {})
     view = View(session("A chat"), (user("a"), reply("b"), user("c", id="u2"), last), 0, counted, None)
-    said = Elements(render_cache_panel(texts, ChatFigures.of(MODEL, view, CacheLook(REPORT, 0, 512)))).text
+    said = Elements(
+        render_cache_panel(texts, ChatFigures.of(MODEL, view, CacheLook(REPORT, 0, ContextUse(512, 9))))
+    ).text
     assert f"{texts.LAST_REPLY}{texts.UNCOUNTED[why]}" in said
     assert "512 of 2,048 tokens" in said
     for figure in ("412", "45.1 tokens/s", "210 ms"):

@@ -19,7 +19,7 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
     """The whole region."""
     report = figures.report
     pictures = _render_memory(texts, report, figures.session_id) if report is not None else ""
-    pictures += _render_context(texts, figures) if figures.num_used_tokens is not None else ""
+    pictures += _render_context(texts, figures) if figures.use is not None else ""
     facts = render_facts(_reply_rows(texts, figures.stats) + _cache_rows(texts, figures))
     told = [*figures.model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(texts.said(notice))}</li>" for notice in told)
@@ -67,7 +67,7 @@ def _render_turn(texts: Texts, figures: ChatFigures) -> str:
 
 
 def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
-    """Where the chat's cache is, if not in memory."""
+    """Where the chat's cache is, if not in memory, and why there is more of it than the chat has."""
     report, sentence = figures.report, ""
     if figures.status is not None:
         return ""
@@ -78,7 +78,8 @@ def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:
             sentence = texts.CACHE_ON_DISK
         elif figures.reply is not None:
             sentence = texts.CACHE_NOWHERE
-    return f'<p class="quiet">{sentence}</p>' if sentence else ""
+    sentences = [sentence, texts.MORE_IN_MEMORY if figures.is_more_in_memory else ""]
+    return "".join(f'<p class="quiet">{each}</p>' for each in sentences if each)
 
 
 def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str:
@@ -136,18 +137,15 @@ def _other(texts: Texts, chat: LiveChat) -> Part:
 
 
 def _render_context(texts: Texts, figures: ChatFigures) -> str:
-    """The model's window: what the chat takes of it, what is kept free for the next reply, what is free."""
-    whole, num_used = figures.model.max_context_tokens, figures.num_used_tokens or 0
-    num_kept, num_free = figures.num_kept_tokens, figures.num_free_tokens
-    parts = [
-        Part(texts.USED, num_used, texts.number(num_used), "mine", texts.USED),
-        Part(texts.RESERVED_FOR_REPLY, num_kept, texts.number(num_kept), "kept", texts.RESERVED_FOR_REPLY),
-        Part(texts.FREE, 0, texts.number(num_free)),
-    ]
+    """The model's window: what of it the chat takes and the next message and its reply will take, and what is free."""
+    whole = figures.model.max_context_tokens
+    amounts = [(texts.USED, figures.num_used_tokens, "mine"), (texts.FRAME, figures.num_frame_tokens, "other")]
+    amounts += [(texts.RESERVED_FOR_REPLY, figures.num_kept_tokens, "kept"), (texts.FREE, figures.num_free_tokens, "")]
+    parts = [Part(name, amount, texts.number(amount), style, name) for name, amount, style in amounts]
     left_out = ""
     if figures.stats is not None and figures.stats.context_start:
         left_out = f'<p class="quiet">{texts.left_out_messages(figures.stats.context_start)}</p>'
-    return render_account(texts.CONTEXT, texts.context_use(num_used, whole), parts, whole) + left_out
+    return render_account(texts.CONTEXT, texts.context_use(figures.num_used_tokens, whole), parts, whole) + left_out
 
 
 def _reply_rows(texts: Texts, stats: TurnStats | None) -> list[tuple[str, str]]:

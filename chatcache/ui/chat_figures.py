@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from chatcache.context_window import ContextWindow
 from chatcache.events import Phase, StatusEvent
-from chatcache.reports import CacheReport, ModelInfo
+from chatcache.reports import CacheReport, ContextUse, ModelInfo
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.ui.view import CacheLook, View
 from storage.records import Message, MessageStatus
@@ -50,8 +50,10 @@ class Progress:
         report = self.report or (look.report if look is not None else None)
         if report is None:
             return None
-        num_used = self.stats.num_prompt_tokens + self.stats.num_completion_tokens
-        return CacheLook(report, 0, num_used or (look.num_used_tokens if look is not None else None))
+        before = look.use if look is not None else None
+        num_fed = self.stats.num_prompt_tokens + self.stats.num_completion_tokens
+        frame = before.num_frame_tokens if before is not None else 0
+        return CacheLook(report, 0, ContextUse(num_fed, frame) if num_fed else before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,9 @@ class ChatFigures:
     `Progress`. Else of `reply`, the last one shown (None: there is none), `stats` is what its last turn cost (None: see
     `uncounted`). `speeds` are that turn's, where it was followed here.
 
-    `num_used_tokens` are those of the model's window that the next turn finds taken, `num_kept_tokens` those that are
-    kept free for its reply, `num_free_tokens` what is left. None: not known yet, as `report` before it was asked for.
-    `num_disk_bytes`: what of this chat's cache is stored, told where nothing is in memory.
+    Of the model's window `num_used_tokens` are taken by the chat, `num_frame_tokens` by what comes around its next
+    message, `num_kept_tokens` are kept free for the reply, `num_free_tokens` are left. `use` and `report` are None
+    before they were asked for. `num_disk_bytes`: what of this chat's cache is stored, told where nothing is in memory.
     """
 
     model: ModelInfo
@@ -75,7 +77,7 @@ class ChatFigures:
     speeds: tuple[tuple[float, float], ...] = ()
     report: CacheReport | None = None
     num_disk_bytes: int = 0
-    num_used_tokens: int | None = None
+    use: ContextUse | None = None
 
     @classmethod
     def of(
@@ -100,14 +102,13 @@ class ChatFigures:
             stats=stats,
             uncounted=uncounted,
             speeds=followed.speeds if followed is not None and stats is not None else (),
-            num_used_tokens=0 if reply is None else None,
         )
         return ended._with(look)
 
     @classmethod
-    def of_new_chat(cls, model: ModelInfo, sampling: Sampling) -> ChatFigures:
-        """Of a chat that has not begun and would begin with `sampling`."""
-        return cls(model, _room(model, sampling), num_used_tokens=0)
+    def of_new_chat(cls, model: ModelInfo, sampling: Sampling, use: ContextUse | None) -> ChatFigures:
+        """Of a chat that has not begun and would begin with `sampling`, and take as much as `use` says."""
+        return cls(model, _room(model, sampling), use=use)
 
     def _with(self, look: CacheLook | None) -> ChatFigures:
         if look is None:
@@ -116,7 +117,7 @@ class ChatFigures:
             self,
             report=look.report,
             num_disk_bytes=look.num_disk_bytes,
-            num_used_tokens=look.num_used_tokens,
+            use=look.use,
         )
 
     @property
@@ -133,14 +134,32 @@ class ChatFigures:
         return "prefix" in sources or ("disk" in sources and self.reply.num_alternatives == 1)
 
     @property
+    def num_used_tokens(self) -> int:
+        return min(self.use.num_fed_tokens, self.use.num_tokens) if self.use is not None else 0
+
+    @property
+    def num_frame_tokens(self) -> int:
+        return max(0, self.use.num_frame_tokens) if self.use is not None else 0
+
+    @property
     def num_kept_tokens(self) -> int:
         num_written = self.stats.num_completion_tokens if self.stats is not None and self.status is not None else 0
-        num_left = self.model.max_context_tokens - (self.num_used_tokens or 0)
-        return max(0, min(self.room_tokens - num_written, num_left))
+        return max(0, min(self.room_tokens - num_written, self._num_left_tokens))
 
     @property
     def num_free_tokens(self) -> int:
-        return max(0, self.model.max_context_tokens - (self.num_used_tokens or 0) - self.num_kept_tokens)
+        return max(0, self._num_left_tokens - self.num_kept_tokens)
+
+    @property
+    def _num_left_tokens(self) -> int:
+        return self.model.max_context_tokens - self.num_used_tokens - self.num_frame_tokens
+
+    @property
+    def is_more_in_memory(self) -> bool:
+        """The cache in memory holds more than the chat has, now that it went back."""
+        if self.status is not None or self.report is None or self.use is None:
+            return False
+        return self.report.num_tokens > self.use.num_fed_tokens
 
 
 def _room(model: ModelInfo, sampling: Sampling) -> int:

@@ -88,12 +88,12 @@ def bind_side(service: ChatService, page: Page, texts: Texts) -> None:
 
     kept = {
         "inputs": [place, settings.loaded, *settings.fields],
-        "outputs": [settings.loaded, settings.status, *settings.fields, page.cache, page.notice],
+        "outputs": [settings.loaded, settings.status, *settings.fields, page.cache, page.used, page.notice],
         **QUIET,
     }
     settings.stored.changed(keeper.load, trigger_mode="always_last", **kept)
     gr.on(field_events(settings), keeper.save, trigger_mode="always_last", **kept)
-    settings.reset.click(keeper.reset, **(kept | {"inputs": place}))
+    settings.reset.click(keeper.reset, **kept)
 
     shown = {"inputs": place, "outputs": [storage.content, page.notice], **QUIET}
     storage.folder.expand(panels.show_storage, **shown)

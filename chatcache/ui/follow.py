@@ -20,14 +20,13 @@ import gradio as gr
 from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
 from chatcache.turn import Turn
-from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_figures import ChatFigures, Progress
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.layout import Page
-from chatcache.ui.place import Place, Seen, Used
-from chatcache.ui.settings_form import typed_sampling
+from chatcache.ui.place import Place, Seen
+from chatcache.ui.settings_form import typed_values
 from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
@@ -186,8 +185,7 @@ class Follower(Handlers):
 
     def _paint_nothing(self, form: Sequence[Any], *, is_temporary: bool = False) -> Updates:
         page, model = self._page, self._service.model_info
-        sampling = typed_sampling(self._texts, model, form)
-        return self._show(ChatFigures.of_new_chat(model, sampling)) | {
+        return self.show_new_chat(typed_values(self._texts, model, form)) | {
             page.seen: Seen().to_json(),
             page.title: render_title(self._texts, self._texts.NEW_CHAT, is_temporary=is_temporary),
             page.session_tools: gr.update(visible=False),
@@ -208,14 +206,7 @@ class Follower(Handlers):
         return self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
 
     def _show_chat(self, view: View, look: CacheLook | None, progress: Progress | None) -> Updates:
-        return self._show(ChatFigures.of(self._service.model_info, view, look, progress))
-
-    def _show(self, figures: ChatFigures) -> Updates:
-        """All that the page says in figures of a chat."""
-        return {
-            self._page.cache: render_cache_panel(self._texts, figures),
-            self._page.used: Used(figures.num_used_tokens).to_json(),
-        }
+        return self.show(ChatFigures.of(self._service.model_info, view, look, progress))
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.is_over or self._service.is_closed

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import gradio as gr
 
-from chatcache.errors import ChatCacheError
+from chatcache.errors import ChatCacheError, InvalidInputError
+from chatcache.stats import Sampling
+from chatcache.ui.cache_panel import render_cache_panel
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
-from chatcache.ui.place import Place
+from chatcache.ui.place import Place, Used
 from chatcache.ui.texts import Texts
 from storage.records import ChatSession
 
@@ -59,6 +62,23 @@ class Handlers:
         if is_temporary:
             return self.notify(self._texts.GONE)
         return self.notify(self._texts.deleted(session.title), offer=self.undo("undelete", session.id))
+
+    def show(self, figures: ChatFigures) -> Updates:
+        """All that the page says in figures of a chat."""
+        used = figures.num_used_tokens + figures.num_frame_tokens if figures.use is not None else None
+        return {
+            self._page.cache: render_cache_panel(self._texts, figures),
+            self._page.used: Used(used).to_json(),
+        }
+
+    def show_new_chat(self, values: Mapping[str, Any]) -> Updates:
+        """The figures of a chat that would begin with these settings, as `Changes.values` has them."""
+        model, settings = self._service.model_info, values.get("settings") or {}
+        try:
+            use = self._service.context_use_of_new_chat(values.get("system_prompt") or "", settings)
+        except InvalidInputError:
+            use = None
+        return self.show(ChatFigures.of_new_chat(model, values.get("sampling") or Sampling(), use))
 
     def refuse(self, error: Exception) -> Updates:
         """What an error means to the person; one that is none of ours is logged as well."""

@@ -1,7 +1,7 @@
 """What a browser tab holds and sends back: ids and counts only.
 
 `Place` is where the tab is; only what a person does moves it. `Destination` is where the person wants to go; only the
-browser writes that. `Seen` is what the tab shows; only the follower writes that, and `Used`. So none can undo another.
+browser writes that. `Seen` is what the tab shows; only the follower writes that. So none can undo another.
 """
 
 from __future__ import annotations

@@ -140,15 +140,14 @@ def read_changes(
     return Changes(values, problems)
 
 
-def typed_sampling(texts: Texts, model: ModelInfo, sent: Sequence[Any]) -> Sampling:
-    """What the fields ask of a chat not yet begun; nothing where they are another chat's still. `sent`: what they were
-    loaded with, and their values; empty where the page did not say."""
+def typed_values(texts: Texts, model: ModelInfo, sent: Sequence[Any]) -> Mapping[str, Any]:
+    """What the fields ask of a chat not yet begun, as `Changes.values`; nothing where they are another chat's still.
+    `sent`: what they were loaded with, and their values; empty where the page did not say."""
     if not sent:
-        return Sampling()
+        return {}
     form = Form.from_values(sent[1:])
     names = Loaded.from_json(sent[0]).typed(None, form) or ()
-    sampling: Sampling = read_changes(texts, model, form, names, None).values.get("sampling", Sampling())
-    return sampling
+    return read_changes(texts, model, form, names, None).values
 
 
 def _settings_of(form: Form) -> dict[str, Any]:

@@ -13,9 +13,6 @@ import gradio as gr
 
 from chatcache.errors import ChatCacheError
 from chatcache.reports import ModelInfo
-from chatcache.stats import Sampling
-from chatcache.ui.cache_panel import render_cache_panel
-from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused
 from chatcache.ui.place import Place
 from chatcache.ui.settings_form import FIELDS, NOTHING_SET, Changes, Form, Loaded, read_changes
@@ -62,10 +59,10 @@ class SettingsHandlers(Handlers):
             updates[panel.loaded] = Loaded(session.id, self._form(session)).to_json()
         said = self._account(session, names, changes)
         updates[panel.status] = render_status(said, is_error=bool(changes.problems))
-        return updates | self._show_room(session, changes.values.get("sampling", Sampling()))
+        return updates | (self.show_new_chat(changes.values) if session is None else {})
 
     @said_if_refused
-    def reset(self, sent: object) -> Updates:
+    def reset(self, sent: object, _sent_loaded: object, *values: Any) -> Updates:
         """Let the model's defaults count again. The system prompt stays, what was typed of it too."""
         panel, session = self._page.settings, self._session(sent)
         updates: Updates = {}
@@ -74,7 +71,8 @@ class SettingsHandlers(Handlers):
             updates[panel.loaded] = Loaded(session.id, self._form(session)).to_json()
         cleared = {name: getattr(NOTHING_SET, name) for name in FIELDS if name != "system_prompt"}
         shown = show_problems(self._texts, panel, {}) | show_values(panel, cleared)
-        updates |= self._show_room(session, Sampling())
+        if session is None:
+            updates |= self.show_new_chat({"system_prompt": Form.from_values(values).system_prompt})
         return updates | shown | {panel.status: render_status(self._texts.SETTINGS_RESET)}
 
     def keep(self, place: Place, session_id: str, sent_loaded: object, *values: Any) -> None:
@@ -97,13 +95,6 @@ class SettingsHandlers(Handlers):
 
     def _form(self, session: ChatSession | None) -> Form:
         return Form.of(session, self._service.model_info)
-
-    def _show_room(self, session: ChatSession | None, sampling: Sampling) -> Updates:
-        """What a chat not yet begun would keep free for its replies; of others the follower hears."""
-        if session is not None:
-            return {}
-        figures = ChatFigures.of_new_chat(self._service.model_info, sampling)
-        return {self._page.cache: render_cache_panel(self._texts, figures)}
 
     def _account(self, session: ChatSession | None, names: tuple[str, ...], changes: Changes) -> str:
         """What a change means, as a sentence; empty where nothing was changed."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chatcache.errors import InvalidInputError
-from chatcache.reports import CacheReport, TurnDetails
+from chatcache.reports import CacheReport, ContextUse, TurnDetails
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.place import Place
@@ -54,12 +54,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class CacheLook:
-    """What the service says of a chat's cache in memory, on disk (told where it is not in memory), and of how many
-    tokens the next turn finds said already (None: the model's template refuses the chat)."""
+    """What the service says of a chat's cache in memory, on disk (told where it is not in memory), and of what the chat
+    takes of the context (None: the model's template refuses it)."""
 
     report: CacheReport
-    num_disk_bytes: int
-    num_used_tokens: int | None
+    num_disk_bytes: int = 0
+    use: ContextUse | None = None
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
@@ -95,11 +95,11 @@ def load_view(service: ChatService, place: Place) -> View | None:
 
 
 def look_at_cache(service: ChatService, session_id: str) -> CacheLook:
-    """Waits for the model thread, and reads all of the chat. Raises NotFoundError."""
+    """Waits for the model thread; reads all of the chat where it has changed. Raises NotFoundError."""
     report = service.cache_report(session_id)
     stored = {} if report.is_live else service.storage_report().cache.session_bytes
     try:
-        num_used = service.num_fed_tokens(session_id)
+        use = service.context_use(session_id)
     except InvalidInputError:
-        num_used = None
-    return CacheLook(report, stored.get(session_id, 0), num_used)
+        use = None
+    return CacheLook(report, stored.get(session_id, 0), use)
