@@ -26,7 +26,7 @@ from chatcache.cache.token_range import TokenRange
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.tensor_bytes import bytes_of
 from chatcache.told import Told
-from storage.errors import SegmentDamagedError
+from storage.errors import SegmentDamagedError, SegmentRemovedError
 from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Restore:
     """Appends `pieces`, each of which begins where the one before ended, to a cache that ends where the first begins.
 
     At a piece that cannot be read it ends: what was taken in is valid and stays, `problem` says in a sentence what was
-    wrong. The cache never holds less than before.
+    wrong, if anything: that the rest was dropped meanwhile is not. The cache never holds less than before.
     """
 
     def __init__(
@@ -196,6 +196,10 @@ class Restore:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        if isinstance(error, SegmentRemovedError):  # by somebody who wanted it: nothing is wrong
+            logger.info("A cache was restored up to token %d; the rest was dropped meanwhile", self.cache.num_tokens)
+            self.end()
+            return
         self.ran_out_of_memory = is_out_of_memory(error)
         logger.warning("A cache was restored up to token %d only", self.cache.num_tokens, exc_info=error)
         index, failure = self.cache.num_tokens, str(error) or type(error).__name__

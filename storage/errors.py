@@ -6,6 +6,7 @@ StoreError
 ├── InvalidRecordError    a record that would break the tree (parent of another session, wrong role, …)
 │   └── FileRefusedError      a file that is not, or not entirely, an exported chat
 ├── SegmentUnavailableError   a stored segment cannot be had just now
+│   ├── SegmentRemovedError   it was removed meanwhile, on purpose
 │   └── SegmentDamagedError   it is not what was written
 ├── DatabaseError         the database failed (damaged file, …); the transaction was rolled back
 │   ├── DiskFullError         there was no space for it
@@ -56,7 +57,14 @@ class FileRefusedError(InvalidRecordError):
 
 
 class SegmentUnavailableError(StoreError):
-    """A stored segment was removed meanwhile, or the system refuses to read it just now."""
+    """The system refuses to read a stored segment just now."""
+
+
+class SegmentRemovedError(SegmentUnavailableError):
+    """A stored segment was removed meanwhile, on purpose: its cache was dropped, or others needed the place."""
+
+    def __init__(self) -> None:
+        super().__init__("The segment was removed meanwhile.")
 
 
 class SegmentDamagedError(SegmentUnavailableError):

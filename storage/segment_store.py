@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.database import Database
-from storage.errors import DatabaseError, SegmentDamagedError, SegmentUnavailableError
+from storage.errors import DatabaseError, SegmentDamagedError, SegmentRemovedError, SegmentUnavailableError
 from storage.eviction import unreachable
 from storage.models import pack_token_ids
 from storage.segment_chain import IndexedFile, SegmentPart, StoredPrefix, choose_prefix
@@ -103,13 +103,13 @@ class SegmentStore:
         """A segment's tensors, verified: size, digest, key, ids, layout.
 
         Raises SegmentDamagedError where anything differs or the file is missing; the segment counts as not stored
-        from then on, and its file is set aside. Raises SegmentUnavailableError where it was removed meanwhile, or the
-        system refuses to read it just now; then it is left where it is.
+        from then on, and its file is set aside. Raises SegmentRemovedError where it was removed meanwhile, and
+        SegmentUnavailableError where the system refuses to read it just now; then it is left where it is.
         """
         with self._database.read() as db:
             file = find_file(db, namespace.id, key, kind)
         if file is None:
-            raise SegmentUnavailableError("The segment was removed meanwhile.")
+            raise SegmentRemovedError
         layout = namespace.layout if kind is FileKind.KV else namespace.state_layout
         return self._read(namespace, file, lambda: check_file(self._folder, file, layout))
 
@@ -135,7 +135,7 @@ class SegmentStore:
         except SegmentDamagedError as error:
             with self._database.read() as db:
                 if find_file(db, namespace.id, file.key, file.kind) != file:
-                    raise SegmentUnavailableError("The segment was removed meanwhile.") from error
+                    raise SegmentRemovedError from error
             self._folder.set_aside(self._folder.name(file.key, file.kind))
             with self._database.write() as db:
                 remove_file_row(db, file.segment_id, file.kind)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from chatcache.cache.attention import MAX_SCORES
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache.session_cache import SessionCache
 from chatcache.decode_step import DecodeStep
@@ -262,3 +263,21 @@ def test_the_number_of_threads_changes_no_bit(
         held.repair()
     torch.set_num_threads(1)
     assert torch.equal(*logits)
+
+
+def test_up_to_the_most_scores_a_chunk_is_multiplied_as_matrices_and_above_it_goes_through_the_modules() -> None:
+    model = make_model("llama", {}).bfloat16()
+    step = make_step(model)
+    num_tokens, num_held = 1024, 3072
+    assert model.config.num_attention_heads * num_tokens * (num_held + num_tokens) == MAX_SCORES
+    held = filled(model, num_held)
+    one_more = filled(model, num_held + 1)
+    assert step.fits(held, num_tokens)
+    assert not step.fits(held, num_tokens + 1)
+    assert not step.fits(one_more, num_tokens)
+    assert step.fits(one_more, num_tokens - 1)
+    ids = random_ids(num_tokens, seed=5)
+    ours = step([ids], [held.fork(num_held)]).float()
+    modules = model(torch.tensor([ids]), cache=held.cache).logits[0].float()
+    exact = model.float()(torch.tensor([[*random_ids(num_held), *ids]])).logits[0, num_held:]
+    assert (ours - exact).norm() <= 1.25 * (modules - exact).norm()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,9 +12,10 @@ import pytest
 import torch
 from endings import ENDINGS
 from services import GREEDY, counted_forwards, open_service, runtime_of
+from slow_disk import SlowDisk
 
 from chatcache.chat import ChatService
-from chatcache.events import CacheEvent, Phase, Reply, StatusEvent, TextEvent
+from chatcache.events import CacheEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
 from chatcache.memory.budget import Need
 from chatcache.prompt import PromptBuilder
@@ -250,149 +249,6 @@ def test_a_prefetched_chat_says_that_it_came_from_disk(tiny_llama: LoadedModel, 
         assert again.reuse == (Reuse("live", again.num_cached_tokens),)
 
 
-class SlowDisk:
-    """Segments are read, or written, only when the test lets them be."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *what: str) -> None:
-        self._changed = threading.Condition()
-        self._num_asked = self._num_allowed = 0
-        for name in what or ("read", "read_into"):
-            monkeypatch.setattr(SegmentFolder, name, self._slow(getattr(SegmentFolder, name)))
-
-    def _slow(self, quick: Callable[..., object]) -> Callable[..., object]:
-        def slow(*arguments: object) -> object:
-            with self._changed:
-                number = self._num_asked
-                self._num_asked += 1
-                self._changed.notify_all()
-                assert self._changed.wait_for(lambda: number < self._num_allowed, timeout=30)
-            return quick(*arguments)
-
-        return slow
-
-    def allow_first(self, num_reads: int) -> None:
-        """Let that many go on, once all of them wait: two readers work side by side, and the second may come first."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._num_asked >= num_reads, timeout=30)
-            self._num_allowed = num_reads
-            self._changed.notify_all()
-
-    def wait_until_asked(self) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._num_asked > 0, timeout=30)
-
-    def allow_all(self) -> None:
-        with self._changed:
-            self._num_allowed = sys.maxsize
-            self._changed.notify_all()
-
-
-@pytest.fixture
-def stored_chat(tiny_llama: LoadedModel, tmp_path: Path) -> str:
-    """A chat of several segments that an earlier process left behind."""
-    with open_service(tiny_llama, tmp_path) as service:
-        session = service.create_session()
-        send(service, session.id, "word " * 200)
-        send(service, session.id, "Two")
-        assert len(segment_files(service)) > 4
-    return session.id
-
-
-def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    with open_service(tiny_llama, tmp_path) as service:
-        resuming = service.send(stored_chat, "Three", GREEDY)
-        disk.allow_first(2)
-        states = (event for event in resuming.events() if isinstance(event, StatusEvent))
-        assert next(event for event in states if event.phase is Phase.RESTORING and event.done)
-        other = service.create_session()
-        send(service, other.id, "Something else", GREEDY)
-        assert resuming.events_since(0)[-1].phase is Phase.RESTORING
-        disk.allow_all()
-        stats = resuming.result(TIMEOUT_S).stats
-        last = [event for event in resuming.events() if getattr(event, "phase", None) is Phase.RESTORING][-1]
-        assert (last.done, last.total) == (stats.num_cached_tokens, stats.num_cached_tokens)
-        assert stats.miss_reason is None
-
-
-def test_stopping_while_a_chat_is_restored_keeps_what_was_restored(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
-        turn = service.send(stored_chat, "Three", GREEDY)
-        disk.allow_first(2)
-        states = (event for event in turn.events() if isinstance(event, StatusEvent))
-        done = next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
-        forwarded.clear()
-        turn.stop()
-        reply = turn.result(TIMEOUT_S)
-        assert reply.stats.finish_reason is FinishReason.CANCELLED
-        assert forwarded == []
-        assert service.cache_report(stored_chat).num_tokens >= done
-        disk.allow_all()
-        again = service.regenerate(stored_chat, sampling=GREEDY).result(TIMEOUT_S)
-        assert {reuse.source for reuse in again.stats.reuse} == {"live", "disk"}
-        assert again.stats.num_computed_tokens < 25, "the message that was stopped, nothing else"
-
-
-def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
-        turn = service.send(stored_chat, "Three", GREEDY)
-        assert prefetched.result(30) > 0
-        disk.allow_all()
-        stats = turn.result(TIMEOUT_S).stats
-        assert stats.reuse == (Reuse("disk", stats.num_cached_tokens),)
-        assert stats.miss_reason is None
-
-
-def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
-        budget = runtime_of(service).pool.budget
-        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
-        turn = service.send(service.create_session().id, "Hello", GREEDY)
-        assert prefetched.result(30) == 0
-        disk.allow_all()
-        stats = turn.result(TIMEOUT_S).stats
-        assert (stats.finish_reason, stats.cache_kind) == (FinishReason.LENGTH, "dynamic")
-        assert [e.kind for e in turn.events() if isinstance(e, CacheEvent) and e.kind != "restored"] == ["spill"]
-        budget.limit_bytes = unlimited
-        back = send(service, stored_chat, "Three").stats
-        assert back.miss_reason is None
-        assert {reuse.source for reuse in back.reuse} <= {"prefix", "disk"}
-
-
-def test_dropping_a_cache_during_a_prefetch_ends_it(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
-        service.drop_cache(stored_chat)
-        assert prefetched.result(30) == 0
-        disk.allow_all()
-        assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
-
-
 def test_dropping_all_caches_waits_for_no_reply_and_what_that_needs_is_dropped_at_its_end(
     tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,29 +289,6 @@ def test_dropping_all_caches_withdraws_what_is_being_written(
         assert dropped.result(30).num_running == 0
         assert service.storage_report().cache.used_bytes == 0
         disk.allow_all()
-
-
-def test_while_a_prefetch_waits_for_copies_on_their_way_to_disk_replies_are_written(
-    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may_write = threading.Event()
-    write = SegmentFolder.write
-    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
-    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        other = service.create_session()
-        send(service, other.id, "Hello " * 300)
-        budget = runtime_of(service).pool.budget
-        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        answered = send(service, service.create_session(settings={"cache": "none"}).id, "Meanwhile")
-        assert answered.stats.finish_reason is not FinishReason.ERROR
-        assert (prefetched.done(), service.cache_report(other.id).is_live) == (False, True)
-        budget.limit_bytes = service.cache_report(other.id).num_bytes
-        may_write.set()
-        assert prefetched.result(30) > 0, "what is written can leave memory for it"
-        assert not service.cache_report(other.id).is_live
-        budget.limit_bytes = unlimited
-        assert send(service, other.id, "Go on").stats.miss_reason is None
 
 
 def test_a_branch_left_a_moment_ago_is_not_computed_again(

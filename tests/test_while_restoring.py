@@ -1,0 +1,245 @@
+"""What happens to a chat while its cache is read from disk, and what others may do meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from services import GREEDY, counted_forwards, open_service, runtime_of
+from slow_disk import SlowDisk
+
+from chatcache.chat import ChatService
+from chatcache.errors import ServiceClosedError
+from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
+from chatcache.loader import LoadedModel
+from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
+from chatcache.turn import Turn
+from storage.segment_files import SegmentFolder
+
+TIMEOUT_S = 60
+
+
+def send(service: ChatService, session_id: str, text: str, sampling: Sampling = GREEDY) -> Reply:
+    return service.send(session_id, text, sampling).result(TIMEOUT_S)
+
+
+@pytest.fixture
+def stored_chat(tiny_llama: LoadedModel, tmp_path: Path) -> str:
+    """A chat of several segments that an earlier process left behind."""
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        send(service, session.id, "word " * 200)
+        send(service, session.id, "Two")
+        runtime_of(service).persistence.flush()
+        assert service.storage_report().cache.num_segments > 4
+    return session.id
+
+
+def wait_until_restored_in_part(turn: Turn) -> int:
+    """How many tokens have come."""
+    states = (event for event in turn.events() if isinstance(event, StatusEvent))
+    return next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
+
+
+def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service:
+        resuming = service.send(stored_chat, "Three", GREEDY)
+        disk.allow_first(2)
+        wait_until_restored_in_part(resuming)
+        other = service.create_session()
+        send(service, other.id, "Something else", GREEDY)
+        assert resuming.events_since(0)[-1].phase is Phase.RESTORING
+        disk.allow_all()
+        stats = resuming.result(TIMEOUT_S).stats
+        last = [event for event in resuming.events() if getattr(event, "phase", None) is Phase.RESTORING][-1]
+        assert (last.done, last.total) == (stats.num_cached_tokens, stats.num_cached_tokens)
+        assert stats.miss_reason is None
+
+
+def test_stopping_while_a_chat_is_restored_keeps_what_was_restored(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, counted_forwards(tiny_llama) as forwarded:
+        turn = service.send(stored_chat, "Three", GREEDY)
+        disk.allow_first(2)
+        done = wait_until_restored_in_part(turn)
+        forwarded.clear()
+        turn.stop()
+        reply = turn.result(TIMEOUT_S)
+        assert reply.stats.finish_reason is FinishReason.CANCELLED
+        assert forwarded == []
+        assert service.cache_report(stored_chat).num_tokens >= done
+        disk.allow_all()
+        again = service.regenerate(stored_chat, sampling=GREEDY).result(TIMEOUT_S)
+        assert {reuse.source for reuse in again.stats.reuse} == {"live", "disk"}
+        assert again.stats.num_computed_tokens < 25, "the message that was stopped, nothing else"
+
+
+def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow_first(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        turn = service.send(stored_chat, "Three", GREEDY)
+        assert prefetched.result(30) > 0
+        disk.allow_all()
+        stats = turn.result(TIMEOUT_S).stats
+        assert stats.reuse == (Reuse("disk", stats.num_cached_tokens),)
+        assert stats.miss_reason is None
+
+
+def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow_first(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        budget = runtime_of(service).pool.budget
+        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
+        turn = service.send(service.create_session().id, "Hello", GREEDY)
+        assert prefetched.result(30) == 0
+        disk.allow_all()
+        stats = turn.result(TIMEOUT_S).stats
+        assert (stats.finish_reason, stats.cache_kind) == (FinishReason.LENGTH, "dynamic")
+        assert [e.kind for e in turn.events() if isinstance(e, CacheEvent) and e.kind != "restored"] == ["spill"]
+        budget.limit_bytes = unlimited
+        back = send(service, stored_chat, "Three").stats
+        assert back.miss_reason is None
+        assert {reuse.source for reuse in back.reuse} <= {"prefix", "disk"}
+
+
+def test_dropping_a_cache_during_a_prefetch_ends_it(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        disk.allow_first(2)
+        while service.cache_report(stored_chat).num_tokens == 0:
+            time.sleep(0.001)
+        service.drop_cache(stored_chat)
+        assert prefetched.result(30) == 0
+        disk.allow_all()
+        assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
+
+
+def test_while_a_prefetch_waits_for_copies_on_their_way_to_disk_replies_are_written(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    write = SegmentFolder.write
+    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        other = service.create_session()
+        send(service, other.id, "Hello " * 300)
+        budget = runtime_of(service).pool.budget
+        unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
+        prefetched = pool.submit(service.prefetch, stored_chat)
+        answered = send(service, service.create_session(settings={"cache": "none"}).id, "Meanwhile")
+        assert answered.stats.finish_reason is not FinishReason.ERROR
+        assert (prefetched.done(), service.cache_report(other.id).is_live) == (False, True)
+        budget.limit_bytes = service.cache_report(other.id).num_bytes
+        may_write.set()
+        assert prefetched.result(30) > 0, "what is written can leave memory for it"
+        assert not service.cache_report(other.id).is_live
+        budget.limit_bytes = unlimited
+        assert send(service, other.id, "Go on").stats.miss_reason is None
+
+
+def test_caches_dropped_while_one_is_restored_are_no_failure(
+    stored_chat: str,
+    tiny_llama: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service:
+        turn = service.send(stored_chat, "Three", GREEDY)
+        disk.allow_first(2)
+        num_restored = wait_until_restored_in_part(turn)
+        assert service.drop_all_caches().num_running == 1
+        disk.allow_all()
+        stats = turn.result(TIMEOUT_S).stats
+        assert (stats.finish_reason, stats.fallbacks) == (FinishReason.LENGTH, ())
+        assert stats.miss_reason is MissReason.NO_CACHE
+        assert num_restored <= stats.num_cached_tokens < stats.num_prompt_tokens - 20
+        assert service.cache_report(stored_chat).problem is None
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+        said = turn.result().message.token_ids
+        assert service.regenerate(stored_chat, sampling=GREEDY).result(TIMEOUT_S).message.token_ids == said
+
+
+@pytest.mark.parametrize("is_prefetch", [False, True], ids=["turn", "prefetch"])
+def test_a_service_closed_while_a_chat_is_restored_ends_in_order_and_the_chat_goes_on_later(
+    is_prefetch: bool,
+    stored_chat: str,
+    tiny_llama: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(2) as pool:
+        if is_prefetch:
+            prefetched = pool.submit(service.prefetch, stored_chat)
+            disk.allow_first(2)
+            while service.cache_report(stored_chat).num_tokens == 0:
+                time.sleep(0.001)
+        else:
+            turn = service.send(stored_chat, "Three", GREEDY)
+            disk.allow_first(2)
+            wait_until_restored_in_part(turn)
+        closed = pool.submit(service.close)
+        if is_prefetch:
+            assert isinstance(prefetched.exception(TIMEOUT_S), ServiceClosedError)
+        else:
+            assert turn.result(TIMEOUT_S).stats.finish_reason is FinishReason.INTERRUPTED
+        disk.allow_all()
+        closed.result(TIMEOUT_S)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    with open_service(tiny_llama, tmp_path) as service:
+        stats = send(service, stored_chat, "Four").stats
+        assert (stats.finish_reason, stats.fallbacks) == (FinishReason.LENGTH, ())
+        assert stats.reuse == (Reuse("disk", stats.num_cached_tokens),)
+        assert stats.num_computed_tokens < 40, "the new message, and the one that was interrupted"
+
+
+def test_where_the_context_is_full_while_a_chat_is_restored_the_reply_is_that_of_an_uninterrupted_chat(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = dataclasses.replace(tiny_llama, max_context_tokens=512)
+    texts = [f"{number} " + "word " * 6 for number in range(100)]
+    with open_service(short, tmp_path) as service:
+        session = service.create_session(system_prompt="You are a fox. " * 12)
+        num_fitting = 0
+        while send(service, session.id, texts[num_fitting]).stats.context_start == 0:
+            num_fitting += 1
+        expected = service.messages(session.id)[-1]
+        service.rollback(session.id)
+    disk = SlowDisk(monkeypatch)
+    with open_service(short, tmp_path) as service:
+        turn = service.send(session.id, texts[num_fitting], GREEDY)
+        disk.wait_until_asked()
+        service.update_session(session.id, settings={"context_full": "stop"})  # for the turns to come
+        disk.allow_all()
+        reply = turn.result(TIMEOUT_S)
+        assert reply.message.token_ids == expected.token_ids
+        assert reply.stats.miss_reason is MissReason.CONTEXT
+        assert reply.stats.reuse[0].source == "disk"
