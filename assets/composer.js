@@ -33,6 +33,8 @@
       // No room, or storage is switched off: the draft lives as long as the tab.
     }
   };
+  const draftOf = (key) => drafts()[key] ?? fleeting.get(key) ?? "";
+  chatcache.drafts = { chat: () => chat, get: draftOf, keep: keepDraft };
   const remember = () => {
     if (isShown) keepDraft(chat, chatcache.box().value);
   };
@@ -61,7 +63,7 @@
     whenBoxIsOpen((box) => {
       if (chat !== session) return;
       isShown = true;
-      const draft = drafts()[chat] ?? fleeting.get(chat) ?? "";
+      const draft = draftOf(chat);
       if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
       if (isFirst && document.activeElement === document.body) box.focus({ preventScroll: true });
     });
@@ -124,7 +126,7 @@
     return text;
   };
   const refuse = (reason, name) => {
-    window.dispatchEvent(new CustomEvent("chatcache-refused", { detail: { action: `file-${reason}`, message: name } }));
+    chatcache.tell(`file-${reason}`, name);
   };
   const add = async (files) => {
     for (const file of files) {

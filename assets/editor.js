@@ -1,8 +1,11 @@
-// A message is edited where it stands. The form outlives every repaint of the conversation; where its message is shown no
-// longer, what was typed goes into the message box.
+// A message is edited where it stands. The form outlives every repaint of the conversation. What was typed and not saved
+// is kept as a draft of that edit: whoever comes back to the chat finds the form open as it was left. Where its message
+// is shown no longer, as another window went elsewhere, it goes into the message box, and the page says so.
 (() => {
   const { chatcache } = window;
-  let open = null; // { form, id, position, isSaving, before }
+  let open = null; // { form, id, key, position, isSaving, before }
+  let seen = null; // the chat whose messages are on the page
+  let isArriving = true; // a form that was left open in the chat is opened again, once its messages can be edited
 
   const article = (id) => document.querySelector(`#transcript article[data-id="${CSS.escape(id)}"]`);
 
@@ -11,41 +14,62 @@
     textarea.style.height = `${textarea.scrollHeight + 2}px`;
   };
 
-  const close = () => {
-    const { form, position } = open;
+  const keyOf = (id) => `edit ${chatcache.drafts.chat()} ${id}`;
+  const keep = (text) => chatcache.drafts.keep(open.key, text === open.before ? "" : text);
+
+  const leave = () => {
+    open?.form.remove();
     open = null;
-    form.remove();
+  };
+
+  const close = () => {
+    const { position } = open;
+    keep(open.before);
+    leave();
     const edit = document.querySelector(`#transcript article[data-position="${position}"] [data-action="edit"]`);
     (edit ?? chatcache.box()).focus({ preventScroll: true });
   };
 
-  // What was typed and not saved is not lost: it goes before what is in the box.
   const moveToBox = () => {
     const { form, before, position } = open;
     const text = form.querySelector("textarea").value;
     const shown = document.querySelector(`#transcript article[data-position="${position}"]`);
     const isSaved = open.isSaving && shown && chatcache.sourceOf(shown) === text;
-    if (!isSaved && text.trim() && text !== before) chatcache.prependToBox(text);
+    if (isSaved || !text.trim() || text === before) return;
+    chatcache.prependToBox(text);
+    chatcache.tell("edit-moved");
   };
 
-  const begin = (id) => {
-    if (open) {
-      moveToBox();
-      close();
-    }
+  const begin = (id, isAsked = true) => {
+    leave();
+    isArriving = false;
     const message = article(id);
     const role = message.classList.contains("user") ? "user" : "reply";
     const form = document.querySelector(`#editors form[data-role="${role}"]`).cloneNode(true);
     const textarea = form.querySelector("textarea");
-    open = { form, id, position: message.dataset.position, isSaving: false, before: chatcache.sourceOf(message) };
-    textarea.value = open.before;
+    const before = chatcache.sourceOf(message);
+    open = { form, id, key: keyOf(id), position: message.dataset.position, isSaving: false, before };
+    textarea.value = chatcache.drafts.get(open.key) || before;
     form.hidden = false;
     message.append(form);
     fit(textarea);
+    if (!isAsked) return;
     textarea.focus({ preventScroll: true });
     textarea.setSelectionRange(textarea.value.length, textarea.value.length);
     form.scrollIntoView({ block: "nearest" });
   };
+
+  const resume = () => {
+    if (!isArriving || seen !== chatcache.drafts.chat()) return;
+    const edits = [...document.querySelectorAll("#transcript article [data-action='edit']")];
+    if (edits.length) isArriving = false;
+    const drafted = edits.find((edit) => chatcache.drafts.get(keyOf(edit.dataset.message)));
+    if (drafted) begin(drafted.dataset.message, false);
+  };
+  window.addEventListener("chatcache-seen", ({ detail }) => {
+    seen = detail;
+    requestAnimationFrame(resume);
+  });
 
   const save = () => {
     const text = open.form.querySelector("textarea").value;
@@ -67,6 +91,7 @@
   document.addEventListener("input", (event) => {
     if (!open || !open.form.contains(event.target)) return;
     open.isSaving = false;
+    keep(event.target.value);
     fit(event.target);
   });
   document.addEventListener("keydown", (event) => {
@@ -83,13 +108,12 @@
     begin,
     isOpen: () => open !== null,
     leave: () => {
-      if (!open) return;
-      moveToBox();
-      open.form.remove();
-      open = null;
+      leave();
+      isArriving = true;
     },
     // After a repaint; says whether the focus is settled.
     keep: (hadFocus) => {
+      resume();
       if (!open || open.form.isConnected) return false;
       const message = article(open.id);
       if (!message) {

@@ -41,6 +41,10 @@
     isTouched: () => window.matchMedia("(pointer: coarse)").matches,
     sourceOf,
     addressed: () => new URLSearchParams(window.location.search).get("session") ?? "",
+    // What happened on the page alone, for the server to say in its words.
+    tell: (action, message = "") => {
+      window.dispatchEvent(new CustomEvent("chatcache-told", { detail: { action, message } }));
+    },
     go: (session, isTemporary = false) => {
       window.dispatchEvent(new CustomEvent("chatcache-go", { detail: { session, isTemporary } }));
     },

@@ -3,6 +3,9 @@
 const tell = () => {
   if (!document.hidden) trigger("changed");
 };
-watch("value", tell);
+watch("value", () => {
+  tell();
+  window.dispatchEvent(new CustomEvent("chatcache-seen", { detail: JSON.parse(props.value).session ?? "" }));
+});
 setInterval(tell, 15000);
 document.addEventListener("visibilitychange", tell);

@@ -1,3 +1,3 @@
-// What happens at the box and with files, as events that the server answers.
+// What happens at the box, with files and with edits, as events that the server answers.
 window.addEventListener("chatcache-typed", () => trigger("typed"));
-window.addEventListener("chatcache-refused", ({ detail }) => trigger("refused", detail));
+window.addEventListener("chatcache-told", ({ detail }) => trigger("told", detail));

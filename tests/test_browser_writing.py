@@ -10,6 +10,7 @@ from browser import LONG, SHORT, STORY, WAIT_MS, Site, box, button, open_chat, r
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from chatcache.stats import Sampling
+from chatcache.ui.texts import ENGLISH as texts
 
 pytestmark = pytest.mark.browser
 
@@ -89,6 +90,29 @@ def test_a_repaint_takes_nothing_from_an_open_editor(page: Page, site: Site) -> 
     site.service.rollback(session_id, 3)
     expect(page.get_by_text("What would you like to talk about?")).to_be_visible()
     expect(box(page)).to_have_value("half a thought")
+    expect(page.get_by_text(texts.EDIT_MOVED)).to_be_visible()
+
+
+def test_an_edit_that_was_not_saved_waits_where_it_was_left(page: Page, site: Site) -> None:
+    first, second = (open_chat(page, site, ONE, question) for question in ("One.", "Two."))
+    button(page, "Edit message").click()
+    editor(page).fill("Two, and half a thou")
+    chats = page.get_by_role("list", name="Chats")
+    chats.get_by_role("link", name="One.").first.click()
+    page.wait_for_url(f"**?session={first}")
+    expect(mine(page)).to_have_text("One.")
+    expect(editor(page)).to_have_count(0)
+    expect(box(page)).to_have_value("")
+    chats.get_by_role("link", name="Two.").first.click()
+    expect(editor(page)).to_have_value("Two, and half a thou")
+    page.reload()
+    expect(editor(page)).to_have_value("Two, and half a thou")
+    button(page, "Cancel").click()
+    expect(mine(page)).to_have_text("Two.")
+    page.reload()
+    expect(mine(page)).to_have_text("Two.")
+    expect(editor(page)).to_have_count(0)
+    assert len(site.service.messages(second)) == 2
 
 
 def test_an_edit_that_comes_too_early_says_so_and_keeps_the_text(page: Page, site: Site) -> None:

@@ -26,10 +26,12 @@ from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_figures import ChatFigures, Progress
+from chatcache.ui.facts import render_meanings
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.plan_panel import render_plan
 from chatcache.ui.settings_form import FIELDS, Form, Loaded, read_changes
 from chatcache.ui.settings_handlers import stored_mark
+from chatcache.ui.side import MEANT_OF_CACHE, MEANT_OF_STORAGE
 from chatcache.ui.storage_panel import StoredChat, render_storage, say_verified
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
@@ -202,6 +204,15 @@ def test_notices_problems_and_what_happened_are_in_the_pages_language() -> None:
         assert sentence in in_english
         assert sentence not in in_turkish
         assert TURKISH.said(sentence) in in_turkish
+
+
+def test_every_figure_that_is_explained_has_its_name_and_one_fold() -> None:
+    assert {*MEANT_OF_CACHE, *MEANT_OF_STORAGE} == texts.MEANINGS.keys()
+    for language in (texts, TURKISH):
+        folded = Elements(render_meanings(language, MEANT_OF_CACHE))
+        assert folded.text.startswith(language.WHAT_FIGURES_MEAN)
+        for name in MEANT_OF_CACHE:
+            assert f"{getattr(language, name)}{language.MEANINGS[name]}" in folded.text
 
 
 # ---------------------------------------------------------------------- gauge

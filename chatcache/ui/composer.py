@@ -1,4 +1,4 @@
-"""What the message box asks of the server while something is typed: counts, and what was refused."""
+"""What the message box asks of the server while something is typed: counts, and sentences for what scripts did."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class Composer(Handlers):
         return {self._page.tally: self._count(Used.from_json(sent_used), text) if text.strip() else ""}
 
     @said_if_refused
-    def refuse_file(self, event: gr.EventData) -> Updates:
-        """A file that the page's scripts did not take: `event` names it, and in its action says why."""
+    def say(self, event: gr.EventData) -> Updates:
+        """What the page's scripts did: moved an edit, or did not take a file, whose name `event` brings."""
         texts, name = self._texts, told(event, "message")
         match told(event, "action"):
+            case "edit-moved":
+                return self.notify(texts.EDIT_MOVED)
             case "file-too-large":
-                said = texts.text_file_too_large(name)
+                return self.notify(texts.text_file_too_large(name), is_error=True)
             case _:
-                said = texts.text_file_refused(name)
-        return self.notify(said, is_error=True)
+                return self.notify(texts.text_file_refused(name), is_error=True)
 
     def _count(self, used: Used, text: str) -> str:
         num_typed, whole = self._service.count_tokens(text), self._service.model_info.max_context_tokens

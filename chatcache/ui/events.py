@@ -41,7 +41,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     page.tally.typed(
         composer.count, [page.used, message], [page.tally, page.notice], trigger_mode="always_last", **QUIET
     )
-    page.tally.refused(composer.refuse_file, None, [page.notice], **QUIET)
+    page.tally.told(composer.say, None, [page.notice], **QUIET)
 
     followed = [getattr(page, name) for name in FOLLOWED]
     form = (page.settings.loaded, *page.settings.fields)

@@ -79,7 +79,7 @@ class PanelTexts(Figures):
     SHARED = "Held by several chats, counted once"
     SET_ASIDE = "Damaged, set aside"
     DATABASE = "Chats and texts"
-    HIT_RATE = "Found on disk of what was missing"
+    HIT_RATE = "Fetched instead of computed"
     DROP_CACHE = "Drop cache"
     DROP_ALL = "Drop all caches"
     DROP_ALL_QUESTION = (
@@ -104,6 +104,31 @@ class PanelTexts(Figures):
     PLAN_TABLE = "As a table"
     PLAN_ADVICE = "What would help"
     IT_FITS_THEN = "It fits then."
+
+    WHAT_FIGURES_MEAN = "What the figures mean"
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        "REUSED_TOKENS": "What the model had read before, in this chat or another: it costs nothing.",
+        "COMPUTED_TOKENS": "What the model had to read for this reply.",
+        "RESERVED": "Memory that is set aside for chats before they need it, so that no reply runs out of it half way.",
+        "USED": "All that was read and written in this chat. The token that ends a reply is read with the next turn, "
+        "so this can be one less than read and written together.",
+        "FRAME": "What the next turn reads besides your words: the end of the last reply and what the model’s template "
+        "puts around a message; in a new chat the system prompt, too.",
+        "RESERVED_FOR_REPLY": "As much as the reply may take; “Max tokens” in the settings changes it.",
+        "TTFT": "From your click to the first token of the reply.",
+        "SPEED": "While writing; reading is not counted.",
+        "WRITTEN": "All tokens that the model chose, the one that ends the reply among them.",
+        "KIND": "How the cache is held: “dynamic” as the model computed it, the others in less memory and nearly as "
+        "exact.",
+        "IN_MEMORY": "What of this chat is in memory now. It can be more than the chat has: what you went back from is "
+        "kept.",
+        "DATABASE": "The file that holds what was said in all chats.",
+        "SHARED": "What several chats have in common is stored once; no single chat gives it free.",
+        "SET_ASIDE": "Files that were found damaged; what they held is computed again when it is needed.",
+        "HIT_RATE": "Of the tokens that had left memory since the start of chatcache, those that came back from disk "
+        "and were not computed again.",
+    }
+    """What is meant by figures, by the names of their texts."""
 
     def model_default(self, value: str) -> str:
         """A choice that leaves it to the service: `Automatic (dynamic)`."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import gradio as gr
 
 from chatcache.reports import ModelInfo
+from chatcache.ui.facts import render_meanings
 from chatcache.ui.settings_panel import SettingsPanel, lay_out_settings
 from chatcache.ui.storage_panel import render_waiting
 from chatcache.ui.texts import Texts
+
+MEANT_OF_CACHE = (
+    "REUSED_TOKENS", "COMPUTED_TOKENS", "RESERVED", "USED", "FRAME", "RESERVED_FOR_REPLY", "TTFT", "SPEED", "WRITTEN",
+    "KIND", "IN_MEMORY",
+)  # fmt: skip
+MEANT_OF_STORAGE = ("DATABASE", "SHARED", "SET_ASIDE", "HIT_RATE")
+"""The figures that are explained, in the order in which they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
     """Make the components, inside the row that is open. `script` gives what a component runs on the page."""
     with gr.Column(elem_id="side"):
         cache = gr.HTML("", js_on_load=script("cache"), elem_id="cache", apply_default_css=False)
+        _lay_out_meanings(texts, MEANT_OF_CACHE, "cache-meanings")
         with gr.Column(elem_id="panels"):
             settings = lay_out_settings(texts, model, script("settings"))
             with gr.Accordion(texts.STORAGE, open=False, elem_id="storage") as storage_folder:
@@ -51,9 +60,14 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
                     elem_id="stored-caches",
                     apply_default_css=False,
                 )
+                _lay_out_meanings(texts, MEANT_OF_STORAGE, "storage-meanings")
             with gr.Accordion(texts.PLAN, open=False, elem_id="plan") as plan_folder:
                 plan = _lay_out_plan(texts, model, plan_folder)
     return Side(cache, settings, StoragePanel(storage_folder, stored), plan)
+
+
+def _lay_out_meanings(texts: Texts, names: Sequence[str], elem_id: str) -> None:
+    gr.HTML(render_meanings(texts, names), js_on_load=None, elem_id=elem_id, apply_default_css=False)
 
 
 def _lay_out_plan(texts: Texts, model: ModelInfo, folder: gr.Accordion) -> PlanPanel:

@@ -77,7 +77,7 @@ class TurkishPanels(PanelTexts):
     SHARED = "Birkaç sohbetin ortak, bir kez sayılan"
     SET_ASIDE = "Bozuk, kenara ayrılmış"
     DATABASE = "Sohbetler ve metinler"
-    HIT_RATE = "Eksik olanın diskte bulunan kısmı"
+    HIT_RATE = "Hesaplanmadan diskten getirilen"
     DROP_CACHE = "Önbelleği bırak"
     DROP_ALL = "Tüm önbellekleri bırak"
     DROP_ALL_QUESTION = (
@@ -103,6 +103,29 @@ class TurkishPanels(PanelTexts):
     PLAN_TABLE = "Tablo olarak"
     PLAN_ADVICE = "Ne yardımcı olur"
     IT_FITS_THEN = "O zaman sığar."
+
+    WHAT_FIGURES_MEAN = "Sayılar ne anlatıyor"
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        "REUSED_TOKENS": "Modelin bu sohbette ya da bir başkasında önceden okuduğu: hiçbir şeye mal olmaz.",
+        "COMPUTED_TOKENS": "Modelin bu yanıt için okuması gereken.",
+        "RESERVED": "Hiçbir yanıt yarıda belleksiz kalmasın diye sohbetlere önceden ayrılan bellek.",
+        "USED": "Bu sohbette okunanların ve yazılanların tümü. Yanıtı bitiren token bir sonraki turda okunur; bu "
+        "yüzden okunan ile yazılanın toplamından bir eksik olabilir.",
+        "FRAME": "Sonraki turun sizin sözlerinizin dışında okuduğu: son yanıtın sonu ve modelin şablonunun iletinin "
+        "çevresine koydukları; yeni bir sohbette sistem istemi de.",
+        "RESERVED_FOR_REPLY": "Yanıtın en çok tutabileceği yer; ayarlardaki “En çok token” ile değişir.",
+        "TTFT": "Tıklamanızdan yanıtın ilk tokenine kadar geçen süre.",
+        "SPEED": "Yazarken ölçülür; okuma sayılmaz.",
+        "WRITTEN": "Modelin seçtiği bütün tokenler; yanıtı bitiren de içinde.",
+        "KIND": "Önbelleğin nasıl tutulduğu: “dynamic” modelin hesapladığı gibi; ötekiler daha az bellekte ve hemen "
+        "hemen aynı duyarlıkta.",
+        "IN_MEMORY": "Bu sohbetten şu anda bellekte olan. Sohbettekinden çok olabilir: geri dönülen de saklanır.",
+        "DATABASE": "Bütün sohbetlerde söylenenleri tutan dosya.",
+        "SHARED": "Birkaç sohbette ortak olan bir kez saklanır; tek bir sohbet silinince yeri boşalmaz.",
+        "SET_ASIDE": "Bozuk bulunan dosyalar; içlerindeki gerektiğinde yeniden hesaplanır.",
+        "HIT_RATE": "chatcache açıldığından beri bellekten çıkmış tokenlerin, yeniden hesaplanmayıp diskten gelen "
+        "kısmı.",
+    }
 
     def model_default(self, value: str) -> str:
         return f"Kendiliğinden ({value})"

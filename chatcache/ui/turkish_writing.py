@@ -17,6 +17,7 @@ class TurkishWriting(WritingTexts):
     EDIT_REPLY = "Yanıtı düzenle"
     EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
     EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
+    EDIT_MOVED = "Düzenlediğiniz ileti artık burada görünmüyor. Metniniz ileti kutusunda; hiçbir şey gönderilmedi."
     SAVE = "Kaydet"
     SAVE_AND_SEND = "Kaydet ve gönder"
 

@@ -16,6 +16,9 @@ class WritingTexts:
     EDIT_REPLY = "Edit reply"
     EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
     EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
+    EDIT_MOVED = (
+        "The message that you were editing is no longer shown here. Your text is in the message box; nothing was sent."
+    )
     SAVE = "Save"
     SAVE_AND_SEND = "Save and send"
 
