@@ -131,6 +131,27 @@ _STORED_STATS: Mapping[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a number may be, both ends included; `high` None: as large as one likes."""
+
+    low: float
+    high: float | None = None
+    is_whole: bool = False
+
+
+SAMPLING_LIMITS: Mapping[str, Limits] = {
+    "temperature": Limits(0.0, 2.0),
+    "top_p": Limits(0.0, 1.0),
+    "top_k": Limits(0, is_whole=True),
+    "min_p": Limits(0.0, 1.0),
+    "repetition_penalty": Limits(0.5, 2.0),
+    "max_new_tokens": Limits(1, is_whole=True),
+    "seed": Limits(0, is_whole=True),
+}
+"""Of each number in `Sampling`. Beyond them a model writes noise, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are chosen. None means: the model's generation_config, else the defaults of `resolve`.
 
@@ -147,13 +168,8 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check_range("temperature", self.temperature, 0.0, 10.0)
-        _check_range("top_p", self.top_p, 0.0, 1.0)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 10.0)
-        _check_whole("top_k", self.top_k, 0)
-        _check_whole("max_new_tokens", self.max_new_tokens, 1)
-        _check_whole("seed", self.seed, 0)
+        for name, limits in SAMPLING_LIMITS.items():
+            _check(name, getattr(self, name), limits)
         if self.seed is not None and self.seed >= 2**63:
             raise InvalidInputError(f"seed must be below 2**63, not {self.seed}.", Reason.SEED_TOO_LARGE)
         stop: object = self.stop  # a bare string is a sequence of strings too, and not what is meant
@@ -189,19 +205,18 @@ def checked_sampling(sampling: Sampling | None) -> Sampling:
     return sampling or Sampling()
 
 
-def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+def _check(name: str, value: object, limits: Limits) -> None:
+    """Raises InvalidInputError for what is beyond the limits, or no such number."""
+    low, high = limits.low, limits.high
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidInputError(
-            f"{name} must be a number from {low:g} to {high:g}, not {value!r}.", Reason.OUT_OF_RANGE, low=low, high=high
-        )
-
-
-def _check_whole(name: str, value: int | None, low: int) -> None:
-    if value is None:
+    is_number = isinstance(value, int if limits.is_whole else int | float) and not isinstance(value, bool)
+    if is_number and low <= value and (high is None or value <= high):  # type: ignore[operator]
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if high is None:
         raise InvalidInputError(
             f"{name} must be a whole number of at least {low}, not {value!r}.", Reason.NOT_A_COUNT, low=low
         )
+    raise InvalidInputError(
+        f"{name} must be a number from {low:g} to {high:g}, not {value!r}.", Reason.OUT_OF_RANGE, low=low, high=high
+    )

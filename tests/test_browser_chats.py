@@ -170,6 +170,8 @@ def test_a_fork_is_a_new_chat_that_goes_on_from_there(page: Page, site: Site) ->
     expect(told(page)).to_contain_text("new chat")
     expect(replies(page)).to_have_count(1)
     forked = session_in_address(page)
+    num_tokens = site.service.context_use(forked).num_fed_tokens
+    expect(told(page)).to_contain_text(f"All of its {num_tokens} tokens are reused; none has to be read again.")
     assert forked != session_id
     say(page, "Another question.")
     expect(replies(page)).to_have_count(2)

@@ -92,13 +92,15 @@ def test_a_chat_begins_with_what_was_set_before_its_first_message(page: Page, si
 def test_a_wrong_value_is_answered_at_its_field_and_not_stored(page: Page, site: Site) -> None:
     session_id = open_chat(page, site, SHORT, "One.")
     unfold_settings(page)
+    expect(page.locator("#setting-temperature")).to_contain_text("0 to 2")
     field(page, "temperature").fill("99")
     leave(page)
-    expect(page.locator("#setting-temperature")).to_contain_text("Temperature must be a number from 0 to 10, not 99.")
+    expect(page.locator("#setting-temperature")).to_contain_text("Temperature must be a number from 0 to 2, not 99.")
     assert site.service.get_session(session_id).sampling["temperature"] == 0.0
     field(page, "temperature").fill("0.5")
     leave(page)
     expect(page.locator("#setting-temperature").get_by_text("must be")).not_to_be_visible()
+    expect(page.locator("#setting-temperature")).to_contain_text("0 to 2")
     expect(page.get_by_text(texts.SETTINGS_SAVED)).to_be_visible()
     assert site.service.get_session(session_id).sampling["temperature"] == 0.5
 

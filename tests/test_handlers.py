@@ -125,6 +125,22 @@ def test_a_step_forward_from_where_the_chat_no_longer_is_changes_nothing(service
     assert service.get_session(session_id) == before
 
 
+def test_a_fork_says_how_many_tokens_its_next_turn_reuses_and_how_many_it_reads(
+    service: ChatService, page: Page
+) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    first, last = (service.send(session_id, text).result(60).message for text in ("One.", "Two."))
+    num_tokens = service.context_use(session_id).num_fed_tokens
+    forked = act(service, page, "fork", last.id, session_id)
+    assert texts.forked(num_tokens - 1, num_tokens) in told(page, forked), "the last token written was not fed yet"
+    stats = service.send(Place.from_json(forked[page.place]).session_id or "", "Three.").result(60).stats
+    assert stats.num_cached_tokens >= num_tokens - 1
+    assert "All of its" in told(page, act(service, page, "fork", first.id, session_id))
+    service.drop_all_caches()
+    dropped = service.context_use(session_id).num_fed_tokens
+    assert texts.forked(0, dropped) in told(page, act(service, page, "fork", last.id, session_id))
+
+
 @pytest.mark.parametrize(("used", "is_known"), [(Used(450), True), (Used(), False), ("what is it?", False)])
 def test_what_is_left_for_a_message_is_what_the_page_shows_as_free(
     service: ChatService, page: Page, used: Used | str, is_known: bool

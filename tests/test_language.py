@@ -38,8 +38,8 @@ def test_a_browser_gets_the_language_it_ranks_highest(accepted: str, language: s
 
 
 REFUSED = [
-    (lambda: Sampling(temperature=99), "0 ile 10 arasında bir sayı olmalı."),
-    (lambda: Sampling(repetition_penalty=0), "0,01 ile 10 arasında bir sayı olmalı."),
+    (lambda: Sampling(temperature=99), "0 ile 2 arasında bir sayı olmalı."),
+    (lambda: Sampling(repetition_penalty=0), "0,5 ile 2 arasında bir sayı olmalı."),
     (lambda: Sampling(max_new_tokens=0), "Bir tam sayı olmalı; en az 1."),
     (lambda: clean_message(" "), "İleti boş. Göndermek için bir şey yazın."),
     (

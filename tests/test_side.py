@@ -18,11 +18,12 @@ from test_ui import HOSTILE, MODEL, REPORT, TURN, Elements, actions_of, figures,
 from chatcache.cache_problems import FORGOTTEN
 from chatcache.chat import ChatService
 from chatcache.engine import CANNOT_GUESS
+from chatcache.errors import InvalidInputError
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.model_outline import NO_TEMPLATE_NOTICE
 from chatcache.reports import CacheReport, ContextUse, LiveChat, ModelInfo, StorageReport
-from chatcache.stats import FinishReason, Sampling, TurnStats
+from chatcache.stats import SAMPLING_LIMITS, FinishReason, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_figures import ChatFigures, Progress
@@ -88,7 +89,7 @@ def test_any_stop_strings_survive_the_field(stop: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("temperature", 11, "Temperature must be a number from 0 to 10, not 11."),
+        ("temperature", 9, "Temperature must be a number from 0 to 2, not 9."),
         ("top_p", -1, "Top-p must be a number from 0 to 1, not -1."),
         ("top_k", 1.5, "Top-k must be a whole number of at least 0, not 1.5."),
         ("max_new_tokens", 0, "Max tokens must be a whole number of at least 1, not 0."),
@@ -103,6 +104,18 @@ def test_a_value_that_cannot_be_is_answered_at_its_field_and_the_others_are_stor
     changes = read_changes(texts, MODEL, form, [name, "min_p"], None)
     assert changes.problems == {name: said}
     assert changes.values == {"sampling": Sampling(min_p=0.2)}
+
+
+@pytest.mark.parametrize("name", SAMPLING_LIMITS)
+def test_what_a_field_says_that_it_takes_is_what_the_service_takes(name: str) -> None:
+    limits = SAMPLING_LIMITS[name]
+    ends = [limits.low, limits.high] if limits.high is not None else [limits.low]
+    for end in ends:
+        assert f"{end:g}" in texts.limits(limits)
+        assert getattr(Sampling(**{name: end}), name) == end  # type: ignore[arg-type]
+    for beyond in [limits.low - 1, *([limits.high + 1] if limits.high is not None else [])]:
+        with pytest.raises(InvalidInputError, match="must be"):
+            Sampling(**{name: beyond})  # type: ignore[arg-type]
 
 
 def test_only_what_was_changed_is_stored() -> None:

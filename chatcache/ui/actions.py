@@ -163,8 +163,11 @@ class Actions(Handlers):
         return {self._page.message: rest.removeprefix("\n\n"), self._page.notice: ""}
 
     def _fork(self, click: _Click) -> Updates:
-        """A new chat that goes on from the reply that was clicked; the one it comes from stays as it is."""
-        return self.go(click.place, self._service.fork(click.target).id) | self.notify(self._texts.FORKED)
+        """A new chat that goes on from the reply that was clicked, its cache made ready from what there is; the one it
+        comes from stays as it is."""
+        fork_id = self._service.fork(click.target).id
+        num_ready, num_tokens = self._service.prefetch(fork_id), self._service.context_use(fork_id).num_fed_tokens
+        return self.go(click.place, fork_id) | self.notify(self._texts.forked(num_ready, num_tokens))
 
     def _suggest(self, click: _Click) -> Updates:
         """A suggestion goes into the box, before whatever was being typed."""

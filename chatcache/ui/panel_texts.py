@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from chatcache.stats import Limits
 from chatcache.ui.chat_figures import Uncounted
 from chatcache.ui.figures import Figures
 
@@ -133,6 +134,12 @@ class PanelTexts(Figures):
     def model_default(self, value: str) -> str:
         """A choice that leaves it to the service: `Automatic (dynamic)`."""
         return f"Automatic ({value})"
+
+    def limits(self, limits: Limits) -> str:
+        """Which numbers a setting takes: `0 to 2`, `1 or more`."""
+        if limits.high is None:
+            return f"{limits.low:g} or more"
+        return f"{limits.low:g} to {limits.high:g}"
 
     def other_chats(self, num_chats: int) -> str:
         return "1 other chat" if num_chats == 1 else f"{self.number(num_chats)} other chats"

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from chatcache.reports import ModelInfo
-from chatcache.stats import Sampling
+from chatcache.stats import SAMPLING_LIMITS, Sampling
 from chatcache.ui.settings_form import AUTOMATIC, FIELDS, NOTHING_SET, NUMBERS, Loaded
 from chatcache.ui.texts import Texts
 
@@ -79,7 +79,7 @@ def show_problems(texts: Texts, panel: SettingsPanel, problems: Mapping[str, str
     """Updates that say at each field what is wrong with it, and at the others nothing. No field's value is touched."""
     updates: dict[Any, Any] = {}
     for name in ("system_prompt", *NUMBERS, "seed", "stop"):
-        said = problems.get(name, texts.SETTING_HINTS.get(name, ""))
+        said = problems.get(name, _hint(texts, name))
         # Gradio goes on showing what stood below a field when nothing stands there any more
         classes = ["setting", "wrong" if name in problems else "told" if said else "silent"]
         updates[panel.by_name(name)] = gr.update(info=said, elem_classes=classes)
@@ -94,11 +94,17 @@ def render_status(sentence: str, *, is_error: bool = False) -> str:
 def _common(texts: Texts, name: str) -> dict[str, Any]:
     return {
         "label": texts.SETTING_NAMES[name],
-        "info": texts.SETTING_HINTS.get(name),
+        "info": _hint(texts, name) or None,
         "elem_id": f"setting-{name.replace('_', '-')}",
         "elem_classes": ["setting"],
         "min_width": 0,
     }
+
+
+def _hint(texts: Texts, name: str) -> str:
+    """What a field takes, where that has to be said."""
+    limits = SAMPLING_LIMITS.get(name)
+    return texts.SETTING_HINTS.get(name) or (texts.limits(limits) if limits is not None else "")
 
 
 def _choice(texts: Texts, name: str, choices: Sequence[tuple[str, str]], *, visible: bool = True) -> gr.Dropdown:

@@ -125,7 +125,6 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
     ALL_ROLLED_BACK = "You went back to before the first message."
     FILES_GONE = "The file is no longer here. Choose it once more."
     REPLACE = "Replace"
-    FORKED = "This is a new chat that goes on from there. The one it comes from is as it was."
     UNEXPECTED = (
         "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
     )
@@ -166,6 +165,14 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
 
     def deleted(self, title: str) -> str:
         return f"“{title or self.UNTITLED}” is in the bin."
+
+    def forked(self, num_ready: int, num_tokens: int) -> str:
+        """A chat has begun as a copy of `num_tokens` tokens, of which `num_ready` need not be read again."""
+        said = "This is a new chat that goes on from there; the one it comes from is as it was."
+        if num_ready >= num_tokens:
+            return f"{said} All of its {self.tokens(num_tokens)} are reused; none has to be read again."
+        num_left = self.number(num_tokens - num_ready)
+        return f"{said} {self.number(num_ready)} of its {self.tokens(num_tokens)} are reused, {num_left} will be read."
 
     def said(self, sentence: str) -> str:
         """What the service tells. A language of its own says a `Sentence` in its own words."""

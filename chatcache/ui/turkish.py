@@ -127,7 +127,6 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     FILES_GONE = "Dosya artık burada değil. Bir kez daha seçin."
     REPLACE = "Değiştir"
-    FORKED = "Bu, oradan süren yeni bir sohbet. Geldiği sohbet olduğu gibi duruyor."
     UNEXPECTED = "chatcache'te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
 
     PROMPT_SUGGESTIONS = (
@@ -193,6 +192,13 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
 
     def deleted(self, title: str) -> str:
         return f"“{title or self.UNTITLED}” çöp kutusunda."
+
+    def forked(self, num_ready: int, num_tokens: int) -> str:
+        said = "Bu, oradan süren yeni bir sohbet; geldiği sohbet olduğu gibi duruyor."
+        if num_ready >= num_tokens:
+            return f"{said} Okunmuş {self.tokens(num_tokens)} olduğu gibi kullanılıyor; yeniden okunacak bir şey yok."
+        num_left = self.number(num_tokens - num_ready)
+        return f"{said} {self.tokens(num_tokens)} içinden {self.number(num_ready)} hazır, {num_left} okunacak."
 
     def imported(self, title: str, outcome: ImportOutcome) -> str:
         name = f"“{title or self.UNTITLED}”"

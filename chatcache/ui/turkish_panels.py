@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from chatcache.stats import Limits
 from chatcache.ui.chat_figures import Uncounted
 from chatcache.ui.panel_texts import PanelTexts
 
@@ -129,6 +130,10 @@ class TurkishPanels(PanelTexts):
 
     def model_default(self, value: str) -> str:
         return f"Kendiliğinden ({value})"
+
+    def limits(self, limits: Limits) -> str:
+        low = f"{limits.low:g}".replace(".", ",")
+        return f"en az {low}" if limits.high is None else f"{low} ile {limits.high:g} arası"
 
     def other_chats(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} başka sohbet"
