@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from chatcache.memory.byte_sizes import parse_size
 from storage.data_dir import default_data_dir
 
 DEFAULT_PORT = 7860
+LAST_WORDS_S = 1.5
+"""Where the model cannot be loaded, pages that are open say so in this time, before they lose the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +145,28 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
     from chatcache.chat import ChatService
     from chatcache.ui.app import PageServer
 
-    service = ChatService.open(config, progress=_say)
+    service = ChatService.open(config, progress=_say, waits=False)
     try:
         stop = threading.Event()
         _on_signals(lambda *_: stop.set())
+        failures: list[BaseException] = []
+
+        def on_loaded(failure: BaseException | None) -> None:
+            if failure is not None:
+                failures.append(failure)
+                stop.set()
+                return
+            gc.freeze()
+            gc.enable()
+            _say(f"The model is loaded: {service.model_info.name}.")
+
         PageServer(service, listener)
-        gc.freeze()
-        gc.enable()
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
+        service.when_loaded(on_loaded)
         stop.wait()
+        if failures:
+            time.sleep(LAST_WORDS_S)
+            raise failures[0]
         _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
         _say("Stopping; replies that are being written are kept as far as they are …")
     finally:

@@ -8,6 +8,7 @@ rows are `storage`'s, pixels are `ui`'s. Every method may be called from any thr
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from chatcache.chat_reading import ChatReading
 from chatcache.chat_sessions import ChatSessions
@@ -15,7 +16,7 @@ from chatcache.config import ServiceConfig
 from chatcache.errors import InvalidInputError, NotFoundError, Reason, SessionBusyError, StaleTipError
 from chatcache.events import Reply
 from chatcache.owned_sessions import whole_number
-from chatcache.reports import Rollback
+from chatcache.reports import LoadingReport, Rollback
 from chatcache.runtime import Progress, Runtime
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, title_from
@@ -37,12 +38,21 @@ class ChatService(ChatReading, ChatSessions):
     """
 
     @classmethod
-    def open(cls, config: ServiceConfig, progress: Progress = logger.info) -> ChatService:
+    def open(cls, config: ServiceConfig, progress: Progress = logger.info, *, waits: bool = True) -> ChatService:
         """Lock the data directory, load the model, start the model thread.
 
-        Raises DataDirLockedError, StorageError, ModelLoadError, UnsupportedOptionError; nothing stays open then.
+        Raises DataDirLockedError, StorageError, ModelLoadError, UnsupportedOptionError; nothing stays open then. Unless
+        it `waits`, the model's weights are still being loaded when this returns: chats can be read and changed, and
+        messages sent, which are answered once the weights are there. See `loading` and `when_loaded`.
         """
-        return cls(Runtime.open(config, progress), LOCAL_OWNER)
+        runtime = Runtime.open(config, progress)
+        if waits:
+            try:
+                runtime.loading.result()
+            except BaseException:
+                runtime.close()
+                raise
+        return cls(runtime, LOCAL_OWNER)
 
     def for_owner(self, owner: str) -> ChatService:
         """The same service for another person: sees and touches only that owner's sessions and caches."""
@@ -58,6 +68,17 @@ class ChatService(ChatReading, ChatSessions):
     def is_closed(self) -> bool:
         """The service is closing or closed: nothing changes any more, and every call raises ServiceClosedError."""
         return self._opened.changes.is_closed
+
+    @property
+    def loading(self) -> LoadingReport | None:
+        """How far loading the model's weights is; None when they are there, or cannot be had."""
+        loading = self._opened.loading
+        return None if loading.is_over else LoadingReport(loading.seconds, loading.step)
+
+    def when_loaded(self, tell: Callable[[BaseException | None], object]) -> None:
+        """Have `tell` called once, on any thread: with None when the weights are there, or with what went wrong, which
+        everything that needs them raises from then on. Not where the service is closed before."""
+        self._opened.loading.when_over(tell)
 
     # ------------------------------------------------------------------ turns
 
@@ -191,7 +212,7 @@ class ChatService(ChatReading, ChatSessions):
             reply.id,
             text=text,
             token_ids=self._runtime.prompts.encode_reply(text, template_vars=template_vars_of(session)),
-            tokenizer_digest=self._runtime.loaded.tokenizer_digest,
+            tokenizer_digest=self._runtime.outline.tokenizer_digest,
         )
         self._changed(session)
         return Turn.finished(Reply(message, TurnStats()), turn_id=message.id)

@@ -16,13 +16,13 @@ MAX_PREFETCHES = 8
 
 
 class ChatCaches(OwnedSessions):
-    """Loses no word: caches can be computed again."""
+    """Loses no word: caches can be computed again. What is said of caches in memory waits for the model's weights."""
 
     def cache_report(self, session_id: str) -> CacheReport:
         """The session's live cache beside all live caches of this owner."""
         runtime = self._runtime
         form = self._starter.cache_form(self.get_session(session_id))
-        caches, reserved_bytes = runtime.call(lambda: (runtime.pool.report(), runtime.pool.budget.reserved_bytes))
+        caches, reserved_bytes = runtime.call(lambda parts: (parts.pool.report(), parts.pool.budget.reserved_bytes))
         mine = [c for c in caches if c.owner == self._owner]
         live = next((c for c in mine if c.session_id == session_id), None)
         return CacheReport(
@@ -61,8 +61,9 @@ class ChatCaches(OwnedSessions):
         return look_ahead(shape, request, kind or info.cache_kind, most)
 
     def storage_report(self) -> StorageReport:
-        """What this owner's chats take on disk."""
+        """What this owner's chats take on disk. Does not wait for the weights."""
         runtime = self._runtime
+        parts = runtime.loading.made
         with translated_store_errors():
             counts = self._store.counts(self._owner)
             return StorageReport(
@@ -71,7 +72,7 @@ class ChatCaches(OwnedSessions):
                 num_messages=counts.num_messages,
                 database_bytes=runtime.database.num_bytes,
                 cache=runtime.segments.report(self._owner),
-                hit_rate=runtime.persistence.hit_rate(self._owner),
+                hit_rate=None if parts is None else parts.persistence.hit_rate(self._owner),
             )
 
     def prefetch(self, session_id: str) -> int:
@@ -80,15 +81,16 @@ class ChatCaches(OwnedSessions):
         Computes nothing. Returns at once while a turn runs; a turn that begins meanwhile takes over.
         """
         runtime = self._runtime
+        persistence = runtime.persistence  # before the session is held: others may want it while the weights are loaded
         for _ in range(MAX_PREFETCHES):
             prefetch = self._begin_prefetch(session_id)
-            if prefetch is not Prefetch.LACKS_ROOM or runtime.persistence.pending == Need():
+            if prefetch is not Prefetch.LACKS_ROOM or persistence.pending == Need():
                 break
             with runtime.while_open():
-                runtime.persistence.flush()  # on this thread: the model's goes on meanwhile
+                persistence.flush()  # on this thread: the model's goes on meanwhile
         is_under_way = prefetch is Prefetch.UNDER_WAY
         while is_under_way:
-            is_under_way = runtime.call(lambda: runtime.pool.prefetch_more(self._owner, session_id))
+            is_under_way = runtime.call(lambda parts: parts.pool.prefetch_more(self._owner, session_id))
         return self.cache_report(session_id).num_tokens
 
     def _begin_prefetch(self, session_id: str) -> Prefetch:
@@ -98,7 +100,7 @@ class ChatCaches(OwnedSessions):
                 return Prefetch.ENDED
             fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
             form = self._starter.cache_form(session)
-            return runtime.call(lambda: runtime.pool.prefetch(self._owner, session_id, fed_ids, form))
+            return runtime.call(lambda parts: parts.pool.prefetch(self._owner, session_id, fed_ids, form))
 
     def drop_cache(self, session_id: str) -> int:
         """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.
@@ -112,17 +114,25 @@ class ChatCaches(OwnedSessions):
                 turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
             with runtime.session_lock(self._key(session_id)), translated_store_errors(), runtime.while_open():
                 if runtime.runner.active(session_id) is None:
-                    runtime.call(lambda: runtime.pool.drop(self._owner, session_id))
-                    return runtime.persistence.release(self._owner, session_id)
+                    if runtime.loading.made is not None:  # before that nothing is in memory
+                        runtime.call(lambda parts: parts.pool.drop(self._owner, session_id))
+                    return self._release(session_id)
 
     def drop_all_caches(self) -> DroppedCaches:
         """Free the caches of all of the owner's chats, in memory and on disk, at once. What a reply that is being
         written needs in memory is freed when it ends; nothing of it is saved."""
-        runtime = self._runtime
-        num_running = runtime.call(lambda: runtime.pool.drop_all(self._owner))
-        with translated_store_errors(), runtime.while_open():
-            return DroppedCaches(runtime.persistence.release(self._owner), num_running)
+        num_running = 0
+        if self._runtime.loading.made is not None:
+            num_running = self._runtime.call(lambda parts: parts.pool.drop_all(self._owner))
+        with translated_store_errors(), self._runtime.while_open():
+            return DroppedCaches(self._release(), num_running)
 
     def verify_caches(self) -> Verification:
         """Read and check all that is stored of this owner's caches, in the background, or join the check that runs."""
         return self._runtime.verify(self._owner)
+
+    def _release(self, session_id: str | None = None) -> int:
+        """From the disk: by whoever writes there, so that nothing is on its way any more."""
+        parts = self._runtime.loading.made
+        store = self._runtime.segments if parts is None else parts.persistence
+        return store.release(self._owner, session_id)

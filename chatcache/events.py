@@ -10,8 +10,9 @@ from storage.records import Message
 
 
 class Phase(StrEnum):
-    """What a turn is doing, in this order; not every turn restores."""
+    """What a turn is doing, in this order; not every turn waits for the model to be loaded, or restores."""
 
+    LOADING = "loading"
     QUEUED = "queued"
     RESTORING = "restoring"
     PREFILL = "prefill"

@@ -18,8 +18,10 @@ from chatcache.config import ServiceConfig
 from chatcache.errors import ModelLoadError
 from chatcache.library_calls import first_sentence, quiet_transformers
 from chatcache.model_outline import ModelOutline, read_outline
+from chatcache.told import Told
 from chatcache.weights.form_choice import SAMPLE_TEXT_FILE, FormChoices, choose_form
 from chatcache.weights.weight_form import apply_form
+from storage.sentence import Sentence
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +96,8 @@ def _auto_form(outline: ModelOutline, models_dir: Path, progress: Callable[[str]
     key = f"{outline.digest} torch-{torch.__version__}"
     choice = choices.get(key)
     if choice is None:
-        progress(f"Measuring, once, whether {outline.name} says the same with smaller weights …")
+        sentence = f"Measuring, once, whether {outline.name} says the same with smaller weights …"
+        progress(Sentence(sentence, Told.MEASURING_WEIGHTS, name=outline.name))
         token_ids = outline.tokenizer.encode(SAMPLE_TEXT_FILE.read_text("utf-8"))
         try:
             choice = choose_form(partial(_load_in_form, outline), token_ids)

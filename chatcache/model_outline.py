@@ -59,6 +59,11 @@ class ModelOutline:
     chat_template: str
     notices: tuple[str, ...]
 
+    @property
+    def num_token_ids(self) -> int:
+        """How many token ids the model has; its tokenizer may have more."""
+        return int(self.config.get_text_config(decoder=True).vocab_size)
+
 
 def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda _line: None) -> ModelOutline:
     """The outline of the model that `config` names, which is converted or downloaded if need be. `progress` gets a line

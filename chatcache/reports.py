@@ -14,7 +14,8 @@ from storage.segment_report import SegmentReport
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model. `weights`: the form of its matrices; `notices` are sentences a person should see.
+    """The model. `weights`: the form of its matrices, as it was asked for until they are loaded; `notices` are
+    sentences a person should see.
 
     `cache_kind` is what a chat has where its settings name none of the `cache_kinds` it may have. Every field of
     `default_sampling` but the seed is set: what a chat's sampling leaves open comes from there.
@@ -31,6 +32,15 @@ class ModelInfo:
     supports_thinking_switch: bool
     notices: tuple[str, ...]
     cache_kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingReport:
+    """The model's weights are being loaded, for so many seconds by now. `step`: what takes long just now, as a
+    sentence."""
+
+    seconds: float
+    step: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,28 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
-import torch
-
-from chatcache.cache.attention import use_grouped_attention
-from chatcache.cache.kinds import (
-    convert_session_cache,
-    facts_of,
-    make_session_cache,
-    resolve_kind,
-    table_of_kinds,
-)
+from chatcache.cache.kinds import facts_of, resolve_kind, table_of_kinds
 from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
-from chatcache.decode_step import DecodeStep
-from chatcache.engine import TurnRun
 from chatcache.errors import (
     DataDirLockedError,
     InvalidInputError,
@@ -41,31 +29,23 @@ from chatcache.errors import (
     StorageError,
     UnsupportedOptionError,
 )
-from chatcache.loader import LoadedModel, load_model
-from chatcache.memory.available import measure_usable_memory
-from chatcache.memory.budget import Budget
-from chatcache.memory.cache_sizes import CacheSizes
+from chatcache.loader import LoadedModel, load_weights
+from chatcache.loading import Loading
 from chatcache.memory.ladder import smaller_kinds
 from chatcache.memory.model_shape import ModelShape
-from chatcache.memory.rehearsal import rehearse
-from chatcache.memory.room import Room
+from chatcache.model_outline import ModelOutline, read_outline
+from chatcache.model_parts import ModelParts
 from chatcache.persistence import Persistence
-from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
 from chatcache.session_key import SessionKey
 from chatcache.session_pool import SessionPool
-from chatcache.shared_decode import feed_together
-from chatcache.turn import Turn
-from chatcache.turn_request import TurnRequest
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
-from chatcache.weights.weight_form import held_bytes
 from chatcache.writer_pace import WriterPace
 from storage import errors as store_errors
-from storage.byte_sizes import format_size
 from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.segment_store import SegmentStore
@@ -75,12 +55,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
+Load = Callable[[Progress], LoadedModel]
 
 
 class Runtime:
-    """One open data directory, one loaded model, one model thread: everything but the owner."""
+    """One open data directory, one model, one model thread: everything but the owner."""
 
-    def __init__(self, database: Database, loaded: LoadedModel, config: ServiceConfig) -> None:
+    def __init__(self, database: Database, outline: ModelOutline, load: Load, config: ServiceConfig) -> None:
+        """`load` gives the model of this outline, with its weights; it is begun here, and takes as long as it takes."""
         self.database = database
         self._temporary = TemporaryDatabase()
         self.store = ChatStore(database, self._temporary)
@@ -88,27 +70,23 @@ class Runtime:
             num_interrupted = self.store.mark_interrupted()
         if num_interrupted:
             logger.info("%d replies were being written when chatcache last ended", num_interrupted)
-        self.loaded = loaded
-        use_grouped_attention(loaded.model)
-        self.decode_step = DecodeStep.of(loaded.model)
-        self._chunks = ChunkSchedule.of(loaded.model)
-        self.prompts = PromptBuilder(loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
-        self.forms = _forms(config, loaded)
-        kind = self.forms.default.kind
+        self.outline = outline
+        self.prompts = PromptBuilder(outline.tokenizer, outline.chat_template, outline.eos_token_ids)
+        self.forms = _forms(config, outline)
         with translated_store_errors():
             self.segments = SegmentStore(database, config.disk_quota_bytes)
         self.model_info = ModelInfo(
-            name=loaded.name,
-            digest=loaded.digest,
-            device=str(loaded.model.device),
-            dtype=str(loaded.model.dtype).removeprefix("torch."),
-            weights=loaded.weights,
-            cache_kind=kind,
+            name=outline.name,
+            digest=outline.digest,
+            device=str(outline.device),
+            dtype=str(outline.dtype).removeprefix("torch."),
+            weights=config.weights,
+            cache_kind=self.forms.default.kind,
             cache_kinds=self.forms.kinds,
-            max_context_tokens=loaded.max_context_tokens,
-            default_sampling=loaded.default_sampling,
+            max_context_tokens=outline.max_context_tokens,
+            default_sampling=outline.default_sampling,
             supports_thinking_switch=self.prompts.supports_thinking_switch,
-            notices=loaded.notices,
+            notices=outline.notices,
         )
         self._verifications: dict[str, Verification] = {}  # by owner, the last of each
         self._verifications_lock = threading.Lock()
@@ -117,48 +95,66 @@ class Runtime:
         self._close_lock = threading.Lock()
         self.changes = ChangeBoard()
         with contextlib.ExitStack() as on_error:
-            self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together)
+            self.scheduler = Scheduler(config.max_concurrent_turns, before_round=self._feed_together, is_held=True)
             on_error.callback(self.scheduler.close)
-            make_cache = partial(make_session_cache, loaded.model)
-            self.persistence = self.scheduler.call(
-                lambda: Persistence(self.segments, loaded, kind, make_cache, lambda: self.scheduler.is_busy)
-            )
-            on_error.callback(self.persistence.close)
-            sizes = self.scheduler.call(lambda: CacheSizes.of(loaded.model))
-            room = Room(
-                _budget(config, loaded), sizes, lambda cache, kind: convert_session_cache(cache, loaded.model, kind)
-            )
-            self.pool = SessionPool(make_cache, self.forms.default, self.persistence, room)
             self.runner = TurnRunner(
                 store=self.store,
                 scheduler=self.scheduler,
-                make_run=self._make_run,
+                make_run=lambda turn, request: self.parts.make_run(turn, request),
+                is_loading=lambda: not self.loading.is_over,
                 on_stored=lambda session: self.changes.publish(SessionKey.of(session), session.version),
             )
             self.starter = TurnStarter(
                 self.store,
-                loaded,
+                outline,
                 self.prompts,
                 self.runner,
                 self.forms,
-                most_live_tokens=lambda form: room.most_tokens(form, loaded.max_context_tokens),
+                most_live_tokens=lambda form: self.parts.most_tokens(form),
             )
             on_error.pop_all()
+        self.loading = Loading(lambda note: self._assemble(load(note), config))
+        self.loading.when_over(lambda _failure: self.scheduler.release())
 
     @classmethod
     def open(cls, config: ServiceConfig, progress: Progress) -> Runtime:
-        """Lock the data directory, load the model, start the model thread. On an error nothing stays open."""
+        """Lock the data directory, read what is small of the model, start the model thread, begin to load the weights.
+        On an error nothing stays open."""
         with translated_store_errors():
             database = Database.open(config.data_dir)
         try:
-            return cls(database, load_model(config, progress), config)
+            outline = read_outline(config, progress)
+
+            def load(note: Progress) -> LoadedModel:
+                def say(sentence: str) -> None:
+                    progress(sentence)
+                    note(sentence)
+
+                return load_weights(outline, config, say)
+
+            return cls(database, outline, load, config)
         except BaseException:
             database.close()
             raise
 
     @property
+    def parts(self) -> ModelParts:
+        """What needs the weights. Waits for them; raises what loading them raised, or ServiceClosedError."""
+        return self.loading.result()
+
+    @property
+    def pool(self) -> SessionPool:
+        """Waits for the weights, as `parts` does."""
+        return self.parts.pool
+
+    @property
+    def persistence(self) -> Persistence:
+        """Waits for the weights, as `parts` does."""
+        return self.parts.persistence
+
+    @property
     def model_shape(self) -> ModelShape:
-        """The loaded model's sizes. Raises UnsupportedOptionError where its cache cannot be planned."""
+        """The model's sizes; waits for its weights. Raises UnsupportedOptionError where its cache cannot be planned."""
         shape = self._shape_or_refusal
         if isinstance(shape, UnsupportedOptionError):
             raise shape.with_traceback(None)  # else it would grow with each time, and hold what was at hand then
@@ -166,19 +162,11 @@ class Runtime:
 
     @cached_property
     def _shape_or_refusal(self) -> ModelShape | UnsupportedOptionError:
-        """Learnt when first asked for: on the model thread, which waits a moment for it. Weights in another form than
-        in full are not to be quantized again."""
-        model = self.loaded.model
+        """Learnt when first asked for: on the model thread, which waits a moment for it."""
         try:
-            shape = self.call(lambda: rehearse(model.config, model.dtype, self.loaded.name))
+            return self.call(ModelParts.shape)
         except UnsupportedOptionError as error:
             return error
-        return dataclasses.replace(
-            shape,
-            weight_bytes=held_bytes(model),
-            max_context_tokens=self.loaded.max_context_tokens,
-            num_quantizable_parameters=shape.num_quantizable_parameters if self.loaded.weights == "full" else 0,
-        )
 
     def verify(self, owner: str) -> Verification:
         """The check of the owner's stored caches that runs, or a new one. Raises ServiceClosedError."""
@@ -198,17 +186,21 @@ class Runtime:
             return self._session_locks.setdefault(key, _SessionLock())
 
     def close(self) -> None:
-        """Stop running turns, store their replies, end the model thread, let the data directory go.
+        """Stop running turns, store their replies, end the model thread, let the data directory go. Weights that are
+        still being loaded are not waited for.
 
         Who calls it while another does waits for the end as well.
         """
+        self.loading.give_up()
         self.runner.close()
         self.changes.close()
+        parts = self.loading.made
         with self._close_lock:
-            if not self.scheduler.is_closed:
-                self.scheduler.call(self.pool.live.save_all)
+            if parts is not None and not self.scheduler.is_closed:
+                self.scheduler.call(parts.pool.live.save_all)
             self.scheduler.close()
-        self.persistence.close()
+        if parts is not None:
+            parts.persistence.close()
         with self._verifications_lock:
             verifications = list(self._verifications.values())
         for verification in verifications:
@@ -216,10 +208,11 @@ class Runtime:
         self.database.close()
         self._temporary.close()
 
-    def call(self, fn: Callable[[], T]) -> T:
-        """Run `fn` on the model thread; see `Scheduler.call`. Raises ServiceClosedError."""
+    def call(self, fn: Callable[[ModelParts], T]) -> T:
+        """Run `fn` on the model thread, once the weights are there; see `Scheduler.call` and `parts`."""
+        parts = self.parts
         with self.while_open():
-            return self.scheduler.call(fn)
+            return self.scheduler.call(lambda: fn(parts))
 
     @contextlib.contextmanager
     def while_open(self) -> Iterator[None]:
@@ -231,21 +224,18 @@ class Runtime:
                 raise ServiceClosedError from error
             raise
 
-    def _feed_together(self, jobs: Sequence[Job]) -> None:
-        if self.decode_step is not None:
-            feed_together(self.decode_step, [job.run for job in jobs if isinstance(job, TurnJob)])
-
-    def _make_run(self, turn: Turn, request: TurnRequest) -> TurnRun:
-        return TurnRun(
-            self.loaded,
-            self.prompts,
-            self.pool,
-            request,
-            emit=turn.emit,
-            should_stop=lambda: turn.stop_requested,
-            decode_step=self.decode_step,
-            chunks=self._chunks,
+    def _assemble(self, loaded: LoadedModel, config: ServiceConfig) -> ModelParts:
+        parts = self.scheduler.call(
+            lambda: ModelParts.assemble(
+                loaded, config, self.prompts, self.forms, self.segments, lambda: self.scheduler.is_busy
+            )
         )
+        self.model_info = dataclasses.replace(self.model_info, weights=loaded.weights)
+        return parts
+
+    def _feed_together(self, jobs: Sequence[Job]) -> None:
+        runs = [job.run for job in jobs if isinstance(job, TurnJob) and job.run is not None]
+        self.parts.feed_together(runs)
 
 
 class _SessionLock:
@@ -261,32 +251,13 @@ class _SessionLock:
         self._lock.release()
 
 
-def _forms(config: ServiceConfig, loaded: LoadedModel) -> CacheForms:
+def _forms(config: ServiceConfig, outline: ModelOutline) -> CacheForms:
     """What chats' caches may be, and what they are where nothing is chosen. What a person chose never gets smaller."""
-    kind = resolve_kind(loaded.model, config.cache)
-    table = table_of_kinds(facts_of(loaded.model.config, loaded.model.device.type))
-    possible = tuple(fit.kind for fit in table if fit.refusal is None)
+    facts = facts_of(outline.config, outline.device.type)
+    kind = resolve_kind(facts, config.cache)
+    possible = tuple(fit.kind for fit in table_of_kinds(facts) if fit.refusal is None)
     smaller = smaller_kinds(kind, possible) if config.cache == "auto" else ()
     return CacheForms(CacheForm(kind, smaller), possible)
-
-
-def _budget(config: ServiceConfig, loaded: LoadedModel) -> Budget:
-    """What all live caches together may take: as configured, else what is free now, less a reserve. What offloaded ones
-    take of RAM stays within what is free there."""
-    device = loaded.model.device
-    host_bytes = sys.maxsize if device.type == "cpu" else measure_usable_memory(torch.device("cpu")).usable_bytes
-    if config.memory_budget_bytes is not None:
-        return Budget(config.memory_budget_bytes, host_bytes)
-    memory = measure_usable_memory(device)
-    logger.info(
-        "Memory for live caches: %s (%s free on %s, less a reserve of %s%s)",
-        format_size(memory.usable_bytes),
-        format_size(memory.free_bytes),
-        memory.device,
-        format_size(memory.reserve_bytes),
-        f"; limited by {memory.limited_by}" if memory.limited_by else "",
-    )
-    return Budget(memory.usable_bytes, host_bytes)
 
 
 @contextlib.contextmanager

@@ -39,14 +39,21 @@ class Scheduler:
     """Runs jobs on a thread of its own, at most `max_concurrent` at once, one step each in turn. Thread-safe.
 
     `before_round` is given the running jobs each time before they step, where they are several: what they have in
-    common can be done for all of them at once.
+    common can be done for all of them at once. One that `is_held` answers calls, and starts no job until `release`.
     """
 
-    def __init__(self, max_concurrent: int, before_round: Callable[[Sequence[Job]], None] = lambda _jobs: None) -> None:
+    def __init__(
+        self,
+        max_concurrent: int,
+        before_round: Callable[[Sequence[Job]], None] = lambda _jobs: None,
+        *,
+        is_held: bool = False,
+    ) -> None:
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}.")
         self._max_concurrent = max_concurrent
         self._before_round = before_round
+        self._is_held = is_held
         self._num_left_in_round = 0
         self._changed = threading.Condition()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -71,6 +78,12 @@ class Scheduler:
         with self._changed:
             self._check_open()
             self._waiting.append(job)
+            self._changed.notify()
+
+    def release(self) -> None:
+        """Start the jobs that wait, and those to come."""
+        with self._changed:
+            self._is_held = False
             self._changed.notify()
 
     def withdraw(self, job: Job) -> bool:
@@ -129,9 +142,13 @@ class Scheduler:
     def _wait_for_work(self) -> bool:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closed or self._running or self._calls or self._withdrawn or self._waiting
+                lambda: self._closed or self._running or self._calls or self._withdrawn or self._can_start
             )
             return not self._closed
+
+    @property
+    def _can_start(self) -> bool:
+        return bool(self._waiting) and not self._is_held
 
     def _answer_calls(self) -> None:
         while True:
@@ -157,7 +174,7 @@ class Scheduler:
     def _start_waiting(self) -> None:
         while len(self._running) < self._max_concurrent:
             with self._changed:
-                if not self._waiting:
+                if not self._can_start:
                     return
                 job = self._waiting.popleft()
             error = _error_of(job.start)

@@ -72,6 +72,8 @@ class Told(StrEnum):
     """[failure]"""
 
     NO_TEMPLATE = "no-template"
+    MEASURING_WEIGHTS = "measuring-weights"
+    """[name]"""
     IDS_LEFT_OUT = "ids-left-out"
     WITHOUT_EFFECT = "without-effect"
     """[refusal]"""

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 
 from chatcache.engine import TurnRun
+from chatcache.errors import ChatCacheError
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
 from chatcache.library_calls import first_sentence
 from chatcache.reply_stream import StreamedReply
@@ -40,9 +41,17 @@ class TurnRunner:
     """Starts turns and knows the running ones. Thread-safe; at most one turn per session (the caller sees to that)."""
 
     def __init__(
-        self, *, store: ChatStore, scheduler: Scheduler, make_run: MakeRun, on_stored: Callable[[ChatSession], None]
+        self,
+        *,
+        store: ChatStore,
+        scheduler: Scheduler,
+        make_run: MakeRun,
+        is_loading: Callable[[], bool],
+        on_stored: Callable[[ChatSession], None],
     ) -> None:
+        """`make_run` is called on the model thread, when a turn begins; while the model `is_loading`, none does."""
         self._store = store
+        self._is_loading = is_loading
         self._scheduler = scheduler
         self._make_run = make_run
         self._on_stored = on_stored
@@ -60,19 +69,13 @@ class TurnRunner:
             request_id=begun.turn.request_id,
             on_stop=lambda: self._scheduler.withdraw(job),
         )
-        turn.emit(StatusEvent(Phase.QUEUED))
+        turn.emit(StatusEvent(Phase.LOADING if self._is_loading() else Phase.QUEUED))
         turn.emit_written(begun.reply)
         with self._lock:
             self._active[turn.session_id] = turn
         self._on_stored(begun.session)
-        try:
-            run = self._make_run(turn, request)
-        except Exception as error:
-            logger.exception("Turn %s could not be set up", turn.id)
-            self._finish(turn, begun, _failed(_written(begun.reply), error, request.sampling.seed))
-            return turn
         job = TurnJob(
-            run,
+            partial(self._make_run, turn, request),
             save_partial=partial(self._save_partial, begun),
             finish=partial(self._finish, turn, begun),
             finish_failed=lambda reply, error: self._finish(
@@ -184,51 +187,64 @@ class TurnRunner:
 
 
 class TurnJob:
-    """One turn on the model thread; see `scheduler.Job`. `save_partial` is given the reply so far about once a second,
-    `finish` how the turn ended, `finish_failed` the text so far, if there is any, and why there is no better end."""
+    """One turn on the model thread; see `scheduler.Job`. `make_run` is called when it leaves the queue.
+
+    `save_partial` is given the reply so far about once a second, `finish` how the turn ended, `finish_failed` the text
+    so far, if there is any, and why there is no better end.
+    """
 
     def __init__(
         self,
-        run: TurnRun,
+        make_run: Callable[[], TurnRun],
         *,
         save_partial: Callable[[StreamedReply], None],
         finish: Callable[[TurnOutcome], None],
         finish_failed: Callable[[StreamedReply | None, BaseException], None],
     ) -> None:
-        self.run = run
+        self.run: TurnRun | None = None
+        self._make_run = make_run
         self._save_partial = save_partial
         self._finish = finish
         self._finish_failed = finish_failed
         self._saved_at = time.monotonic()
 
     def start(self) -> None:
-        """Nothing to prepare: the first step aligns the cache."""
+        self.run = self._make_run()
 
     def step(self) -> bool:
-        ended = self.run.step()
+        run = self.run
+        assert run is not None
+        ended = run.step()
         if ended:
-            assert self.run.outcome is not None
-            self._finish(self.run.outcome)
+            assert run.outcome is not None
+            self._finish(run.outcome)
         elif time.monotonic() - self._saved_at >= SAVE_INTERVAL_S:
-            self._save_partial(self.run.partial())
+            self._save_partial(run.partial())
             self._saved_at = time.monotonic()
         return ended
 
     def fail(self, error: BaseException) -> None:
+        run = self.run
+        if run is None:
+            if not isinstance(error, CancelledError | ChatCacheError):
+                logger.error("A turn could not be set up", exc_info=error)
+            self._finish_failed(None, error)
+            return
         try:
-            outcome = self.run.abandon(error)
+            outcome = run.abandon(error)
         except Exception as failure:
             logger.exception("A turn could not be ended in order")
-            self._finish_failed(self._partial(), failure)
+            self._finish_failed(_partial(run), failure)
         else:
             self._finish(outcome)
 
-    def _partial(self) -> StreamedReply | None:
-        try:
-            return self.run.partial()
-        except Exception:
-            logger.exception("The text so far could not be had; what was saved of it stays")
-            return None
+
+def _partial(run: TurnRun) -> StreamedReply | None:
+    try:
+        return run.partial()
+    except Exception:
+        logger.exception("The text so far could not be had; what was saved of it stays")
+        return None
 
 
 def _written(reply: Message) -> StreamedReply:
@@ -237,5 +253,7 @@ def _written(reply: Message) -> StreamedReply:
 
 
 def _failed(reply: StreamedReply, error: BaseException, seed: int | None) -> TurnOutcome:
-    stats = TurnStats(finish_reason=FinishReason.ERROR, fallbacks=(ended_early(error),), seed=seed or 0)
+    stats = TurnStats(finish_reason=FinishReason.CANCELLED, seed=seed or 0)
+    if not isinstance(error, CancelledError):
+        stats = dataclasses.replace(stats, finish_reason=FinishReason.ERROR, fallbacks=(ended_early(error),))
     return TurnOutcome(reply, stats)

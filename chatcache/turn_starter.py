@@ -10,14 +10,14 @@ import functools
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.chat_settings import drops_oldest, is_thinking, looks_up_prompt
 from chatcache.context_window import ContextWindow
 from chatcache.errors import ContextFullError, InvalidInputError
 from chatcache.events import Reply
-from chatcache.loader import LoadedModel
+from chatcache.model_outline import ModelOutline
 from chatcache.prompt import Prompt, PromptBuilder
 from chatcache.reports import ContextUse
 from chatcache.sampler import alternative_seed
@@ -42,16 +42,16 @@ class TurnStarter:
     def __init__(
         self,
         store: ChatStore,
-        loaded: LoadedModel,
+        outline: ModelOutline,
         prompts: PromptBuilder,
         runner: TurnRunner,
         forms: CacheForms,
         most_live_tokens: Callable[[CacheForm], int],
     ) -> None:
-        """`most_live_tokens`: how many fit into memory in one chat whose cache has this form."""
+        """`most_live_tokens`: how many fit into memory in one chat whose cache has this form; it may wait for the
+        model."""
         self._store = store
-        self._loaded = loaded
-        self._num_model_ids = int(cast(Any, loaded.model.get_input_embeddings()).num_embeddings)
+        self._outline = outline
         self._prompts = prompts
         self._runner = runner
         self._forms = forms
@@ -98,7 +98,7 @@ class TurnStarter:
             settings=session.settings,
             seed=resolved.seed,
             context_start=context_start,
-            tokenizer_digest=self._loaded.tokenizer_digest,
+            tokenizer_digest=self._outline.tokenizer_digest,
         )
         request = TurnRequest(
             owner=session.owner,
@@ -168,7 +168,7 @@ class TurnStarter:
         """How many tokens prompt and reply may take. Once memory ended a reply before the context was full, the chat
         goes on within what memory holds."""
         was_full = turn is not None and turn.stats.get("finish_reason") == FinishReason.CONTEXT_FULL
-        limit = self._loaded.max_context_tokens
+        limit = self._outline.max_context_tokens
         return min(limit, self._most_live_tokens(form)) if was_full else limit
 
     def earlier(self, session: ChatSession, request_id: str | None) -> Turn | None:
@@ -224,7 +224,7 @@ class TurnStarter:
         wanted = checked_sampling(sampling).merged(Sampling.from_json(session.sampling))
         if sampling is None or sampling.seed is None:
             wanted = dataclasses.replace(wanted, seed=self._seed(session.owner, wanted.seed, alternative_of, continued))
-        return wanted.merged(self._loaded.default_sampling)
+        return wanted.merged(self._outline.default_sampling)
 
     def _seed(
         self, owner: str, session_seed: int | None, alternative_of: Message | None, continued: Message | None
@@ -240,7 +240,7 @@ class TurnStarter:
         return base if continued is not None else alternative_seed(base, len(siblings))
 
     def _refuse_if_full(self, num_prompt_tokens: int) -> None:
-        limit = self._loaded.max_context_tokens
+        limit = self._outline.max_context_tokens
         if num_prompt_tokens >= limit:
             raise ContextFullError(
                 f"With this, the chat is {num_prompt_tokens:,} tokens long; the model's context holds {limit:,}, the "
@@ -255,8 +255,8 @@ class TurnStarter:
     def _stored_ids(self, message: Message) -> tuple[int, ...] | None:
         """The message's ids where they belong to the loaded tokenizer, and the model has them all."""
         ids = message.token_ids
-        is_ours = ids is not None and message.tokenizer_digest == self._loaded.tokenizer_digest
-        return ids if is_ours and max(ids or (0,)) < self._num_model_ids else None
+        is_ours = ids is not None and message.tokenizer_digest == self._outline.tokenizer_digest
+        return ids if is_ours and max(ids or (0,)) < self._outline.num_token_ids else None
 
     def _ids_of(self, reply: Message, template_vars: Mapping[str, Any]) -> tuple[int, ...]:
         ids = self._stored_ids(reply)

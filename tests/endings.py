@@ -53,7 +53,7 @@ def end_by_stopping(service: ChatService, session_id: str) -> Reply:
 
 def end_by_failure(service: ChatService, session_id: str) -> Reply:
     """The model fails after a few tokens, and again when the turn tries again."""
-    embedding = runtime_of(service).loaded.model.get_input_embeddings()
+    embedding = runtime_of(service).parts.loaded.model.get_input_embeddings()
     num_calls = 0
 
     def fail_late(*_args: object) -> None:

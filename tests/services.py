@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,48 @@ from chatcache.stats import Sampling
 from storage.records import Message
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
+LOAD_TIMEOUT_S = 120
 
 
 @contextmanager
 def open_service(loaded: LoadedModel, data_dir: Path, **options: Any) -> Iterator[ChatService]:
     """A service on `data_dir` with a model that is in memory already."""
+    weights = HeldWeights(loaded)
+    weights.arrive()
+    with loading_service(weights, data_dir, **options) as service:
+        runtime_of(service).loading.result()
+        yield service
+
+
+@dataclass
+class HeldWeights:
+    """Weights that are there once `arrive` is called, unless something was put into `failure` before."""
+
+    loaded: LoadedModel
+    failure: Exception | None = None
+    have_arrived: threading.Event = field(default_factory=threading.Event)
+
+    def load(self, note: Callable[[str], None]) -> LoadedModel:
+        note("It takes long.")
+        assert self.have_arrived.wait(LOAD_TIMEOUT_S)
+        if self.failure is not None:
+            raise self.failure
+        return self.loaded
+
+    def arrive(self) -> None:
+        self.have_arrived.set()
+
+
+@contextmanager
+def loading_service(weights: HeldWeights, data_dir: Path, **options: Any) -> Iterator[ChatService]:
+    """A service whose weights have not arrived yet."""
     config = ServiceConfig(data_dir=data_dir, **options)
-    service = ChatService(Runtime(open_database(data_dir), loaded, config), LOCAL_OWNER)
+    service = ChatService(Runtime(open_database(data_dir), weights.loaded, weights.load, config), LOCAL_OWNER)
     try:
         yield service
     finally:
         service.close()
+        weights.arrive()
 
 
 def runtime_of(service: ChatService) -> Runtime:

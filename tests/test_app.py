@@ -1,11 +1,12 @@
 import io
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -29,10 +30,22 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LoadedMod
     return folder
 
 
+SLOW_TO_LOAD = """
+import sys, time
+import chatcache.loader
+import app
+chatcache.loader.load_weights.__globals__["_read_weights"] = lambda _outline: time.sleep(600)
+status = app.main(sys.argv[1:])
+sys.stdout.flush()
+app.os._exit(status)
+"""
+"""The app, but that the weights are never there."""
+
+
 @contextmanager
-def running(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, once it is ready, and its address."""
-    command = [sys.executable, "app.py", "--port", "0", *map(str, arguments)]
+def running(*arguments: object, program: Sequence[str] = ("app.py",)) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on a free port, once its page is there, and its address."""
+    command = [sys.executable, *program, "--port", "0", *map(str, arguments)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             printed = []
@@ -230,6 +243,39 @@ def test_a_signal_ends_the_server_cleanly_even_when_it_comes_twice(
         assert "Traceback" not in said
     with running(*arguments):
         pass  # the data directory was let go
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_is_loading_ends_the_server_without_waiting_for_it(
+    number: signal.Signals, tmp_path: Path, model_folder: Path
+) -> None:
+    arguments = ("--data-dir", tmp_path / "data", "--model", model_folder)
+    with running(*arguments, program=("-c", SLOW_TO_LOAD)) as (process, url):
+        with urlopen(url, timeout=30) as page:
+            assert page.status == 200
+        process.send_signal(number)
+        said = process.stdout.read()
+        assert process.wait(timeout=START_TIMEOUT_S) == 0
+        assert "Traceback" not in said
+        assert "The model is loaded" not in said
+    with running(*arguments) as (process, _):
+        assert "The model is loaded: tiny." in process.stdout.readline()  # the data directory was let go
+
+
+@pytest.mark.slow
+def test_weights_that_turn_out_to_be_damaged_end_the_server_with_one_sentence(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(model_folder, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with running("--data-dir", tmp_path / "data", "--model", folder) as (process, _):
+        said = process.stdout.read()
+        assert process.wait(timeout=START_TIMEOUT_S) == 1
+    assert said.startswith("chatcache: The weights of damaged cannot be loaded: ")
+    assert said.count("\n") == 1
 
 
 def test_a_terminal_that_cannot_show_a_line_or_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

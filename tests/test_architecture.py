@@ -16,7 +16,8 @@ LAYERS = (
         "chatcache.chat_caches",
         "chatcache.owned_sessions",
     ),
-    ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner", "chatcache.shared_decode"),
+    ("chatcache.runtime", "chatcache.turn_starter", "chatcache.turn_runner"),
+    ("chatcache.model_parts", "chatcache.shared_decode"),
     (
         "chatcache.engine",
         "chatcache.turn_cache",

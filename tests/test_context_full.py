@@ -48,7 +48,7 @@ def fill(service: ChatService, session_id: str) -> Reply:
 
 def prompt_ids(service: ChatService, session_id: str) -> tuple[int, ...]:
     """The ids of the prompt that the tip answers, made from what the model still sees."""
-    loaded = service._runtime.loaded
+    loaded = service._runtime.parts.loaded
     session = service.get_session(session_id)
     seen = service.messages(session_id)[service.context_start(session_id) : -1]
     messages = [PromptMessage(m.role, m.text, m.reasoning, m.token_ids) for m in seen]
@@ -58,7 +58,7 @@ def prompt_ids(service: ChatService, session_id: str) -> tuple[int, ...]:
 
 def assert_as_if_computed_anew(service: ChatService, session_id: str) -> None:
     """The tip is what the model says, without any cache, to what it still sees."""
-    loaded, ids = service._runtime.loaded, prompt_ids(service, session_id)
+    loaded, ids = service._runtime.parts.loaded, prompt_ids(service, session_id)
     said = service.messages(session_id)[-1].text
     whole = torch.tensor([ids])
     with torch.inference_mode():

@@ -29,7 +29,7 @@ class Chat:
 
     def __init__(self, service: ChatService, kind: str) -> None:
         self.service, self.kind = service, kind
-        self.loaded: LoadedModel = service._runtime.loaded
+        self.loaded: LoadedModel = service._runtime.parts.loaded
         self.id = service.create_session(system_prompt=SYSTEM_PROMPT).id
         self.first = self.send("One")
         self.second = self.send("Two")

@@ -35,7 +35,7 @@ def test_list_caches_of_no_model_says_so(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_an_unknown_kind_is_refused_with_the_names_of_all() -> None:
     with pytest.raises(UnsupportedOptionError) as refused:
-        resolve_kind(tiny_model("llama-gqa"), "paged")
+        resolve_kind(facts_of(tiny_model("llama-gqa").config, "cpu"), "paged")
     assert all(kind in str(refused.value) for kind in KINDS)
 
 

@@ -33,7 +33,7 @@ def watched(service: ChatService) -> Iterator[list[int]]:
         assert measured <= pool.budget.reserved_bytes <= pool.budget.limit_bytes
         seen.append(measured)
 
-    handles = [layer.register_forward_hook(look) for layer in runtime_of(service).loaded.model.model.layers]
+    handles = [layer.register_forward_hook(look) for layer in runtime_of(service).parts.loaded.model.model.layers]
     try:
         yield seen
     finally:

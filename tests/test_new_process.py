@@ -113,7 +113,7 @@ def answer(folder: str, data_dir: str, dtype: str, session_ids: list[str], regen
     """In the new process: what each session holds once it is restored, and how its chat goes on."""
     service = ChatService.open(config_of(folder, data_dir, dtype))
     runtime = runtime_of(service)
-    with counted_forwards(runtime.loaded) as forwarded:
+    with counted_forwards(runtime.parts.loaded) as forwarded:
         regenerated = {}
         if regenerate_id is not None:
             again = service.regenerate(regenerate_id, sampling=GREEDY).result(TIMEOUT_S)

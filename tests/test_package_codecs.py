@@ -7,7 +7,14 @@ import torch
 from tiny_models import tiny_model
 
 from chatcache.cache.codecs import Codec
-from chatcache.cache.kinds import ModelFacts, installed_packages, make_session_cache, resolve_kind, table_of_kinds
+from chatcache.cache.kinds import (
+    ModelFacts,
+    facts_of,
+    installed_packages,
+    make_session_cache,
+    resolve_kind,
+    table_of_kinds,
+)
 from chatcache.cache.layers import AppendLayer
 from chatcache.cache.package_codecs import HqqCodec, QuantoCodec
 from chatcache.cache.quantized_layer import QuantizedLayer
@@ -47,7 +54,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 )
 def test_what_a_backend_cannot_do_is_refused_with_the_reason(kind: str, reason: str) -> None:
     with pytest.raises(UnsupportedOptionError) as refused:
-        resolve_kind(tiny_model("llama-gqa"), kind)
+        resolve_kind(facts_of(tiny_model("llama-gqa").config, "cpu"), kind)
     assert reason in str(refused.value)
 
 

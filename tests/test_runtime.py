@@ -13,7 +13,21 @@ from chatcache.runtime import Runtime
 from storage.database import Database
 
 
-@pytest.mark.parametrize("part", ["CacheSizes.of", "SessionPool", "TurnStarter"])
+def start(database: Database, loaded: LoadedModel) -> Runtime:
+    """A runtime whose parts are all there."""
+    runtime = Runtime(database, loaded, lambda _note: loaded, ServiceConfig(data_dir=database.data_dir))
+    try:
+        runtime.loading.result()
+    except BaseException:
+        runtime.close()
+        raise
+    return runtime
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["chatcache.model_parts.CacheSizes.of", "chatcache.model_parts.SessionPool", "chatcache.runtime.TurnStarter"],
+)
 def test_a_runtime_that_cannot_be_put_together_leaves_no_thread(
     tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -22,8 +36,8 @@ def test_a_runtime_that_cannot_be_put_together_leaves_no_thread(
 
     before = set(threading.enumerate())
     with Database.open(tmp_path) as database, monkeypatch.context() as patch:
-        patch.setattr(f"chatcache.runtime.{part}", fail)
+        patch.setattr(part, fail)
         with pytest.raises(MemoryError, match="injected"):
-            Runtime(database, tiny_llama, ServiceConfig(data_dir=tmp_path))
+            start(database, tiny_llama)
     assert set(threading.enumerate()) <= before
-    Runtime(Database.open(tmp_path), tiny_llama, ServiceConfig(data_dir=tmp_path)).close()
+    start(Database.open(tmp_path), tiny_llama).close()

@@ -170,6 +170,25 @@ def test_a_waiting_job_can_be_withdrawn_while_others_run_on(scheduler: Scheduler
     assert "c starts" not in log
 
 
+def test_a_held_one_answers_calls_and_starts_its_jobs_when_it_is_released() -> None:
+    scheduler = Scheduler(max_concurrent=2, is_held=True)
+    try:
+        log: list[str] = []
+        first, withdrawn, last = (Countdown(name, log) for name in ("first", "withdrawn", "last"))
+        for job in (first, withdrawn):
+            scheduler.submit(job)
+        assert scheduler.withdraw(withdrawn)
+        assert withdrawn.ended.wait(TIMEOUT_S)
+        assert scheduler.call(lambda: list(log)) == []
+        scheduler.release()
+        scheduler.submit(last)
+        assert first.ended.wait(TIMEOUT_S)
+        assert last.ended.wait(TIMEOUT_S)
+        assert isinstance(withdrawn.error, CancelledError)
+    finally:
+        scheduler.close()
+
+
 def test_close_tells_running_and_waiting_jobs_and_answers_calls() -> None:
     scheduler = Scheduler(max_concurrent=1)
     stepped = threading.Event()

@@ -136,7 +136,7 @@ def test_a_plan_that_cannot_be_made_is_tried_once(service: ChatService, monkeypa
         tries.append(name)
         raise UnsupportedOptionError("injected")
 
-    monkeypatch.setattr("chatcache.runtime.rehearse", fail)
+    monkeypatch.setattr("chatcache.model_parts.rehearse", fail)
     depths: set[int] = set()
     for _ in range(3):
         with pytest.raises(UnsupportedOptionError, match="injected") as refused:

@@ -10,7 +10,7 @@ from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, 
 from torch import Tensor
 
 from chatcache.cache.errors import CacheStateError
-from chatcache.cache.kinds import KINDS, ModelFacts, make_session_cache, resolve_kind, table_of_kinds
+from chatcache.cache.kinds import KINDS, ModelFacts, facts_of, make_session_cache, resolve_kind, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
 from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.errors import UnsupportedOptionError
@@ -243,7 +243,7 @@ def test_a_cache_of_kind_none_keeps_nothing() -> None:
 
 
 def test_auto_means_dynamic() -> None:
-    assert resolve_kind(tiny_model("mistral"), "auto") == "dynamic"
+    assert resolve_kind(facts_of(tiny_model("mistral").config, "cpu"), "auto") == "dynamic"
 
 
 @pytest.mark.parametrize("kind", ["offloaded", "static", "paged", ""])

@@ -88,15 +88,15 @@ def table_of_kinds(facts: ModelFacts) -> tuple[KindFit, ...]:
     return tuple(KindFit(kind, _refusal(kind, facts)) for kind in KINDS)
 
 
-def resolve_kind(model: PreTrainedModel, requested: str) -> str:
-    """The kind that `requested` means for this model; "auto" chooses. Raises UnsupportedOptionError with the reason."""
+def resolve_kind(facts: ModelFacts, requested: str) -> str:
+    """The kind that `requested` means for such a model; "auto" chooses. Raises UnsupportedOptionError with a reason."""
     if requested == "auto":
         return "dynamic"
     if (refusal := refusal_of_settings(requested)) is not None:
         raise UnsupportedOptionError(f"The cache kind {requested!r} cannot be had: {refusal}.")
     if requested not in KINDS:
         raise UnsupportedOptionError(f"There is no cache kind {requested!r}. Choose one of: auto, {', '.join(KINDS)}.")
-    refusal = _refusal(requested, facts_of(model.config, model.device.type))
+    refusal = _refusal(requested, facts)
     if refusal is not None:
         raise UnsupportedOptionError(f"The cache kind {requested!r} cannot be used here: {refusal}. Choose auto.")
     return requested
@@ -104,13 +104,13 @@ def resolve_kind(model: PreTrainedModel, requested: str) -> str:
 
 def make_session_cache(model: PreTrainedModel, kind: str) -> SessionCache:
     """An empty cache of a resolved kind. Raises UnsupportedOptionError with the reason."""
-    kind = resolve_kind(model, kind)
+    kind = resolve_kind(facts_of(model.config, model.device.type), kind)
     return SessionCache(kind, None if kind == "none" else partial(_make_layers, model, kind))
 
 
 def convert_session_cache(cache: SessionCache, model: PreTrainedModel, kind: str) -> None:
     """Hold what `cache` holds in another kind, in place. Raises UnsupportedOptionError with the reason."""
-    kind = resolve_kind(model, kind)
+    kind = resolve_kind(facts_of(model.config, model.device.type), kind)
     if "none" in (kind, cache.kind):
         raise UnsupportedOptionError("A cache of kind 'none' holds nothing, so nothing is converted to or from it.")
     cache.convert(kind, partial(_make_layers, model, kind))

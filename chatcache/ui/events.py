@@ -113,8 +113,8 @@ SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 """Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
 
 FOLLOWED = (
-    "seen", "used", "title", "session_tools", "pin", "transcript", "live", "notice", "message", "send", "stop", "cache",
-    "stored_settings",
+    "seen", "used", "title", "session_tools", "pin", "transcript", "live", "loading", "notice", "message", "send",
+    "stop", "cache", "stored_settings",
 )  # fmt: skip
 """What the follower writes."""
 

@@ -33,6 +33,10 @@ class Figures:
             return f"{self.number(value, 1)} {self.SECONDS}"
         return f"{int(value) // 60} {self.MINUTES} {int(value) % 60} {self.SECONDS}"
 
+    def whole_seconds(self, value: float) -> str:
+        """`0 s`, `12 s`: of something that still goes on."""
+        return f"{self.number(int(value))} {self.SECONDS}"
+
     def speed(self, tokens_per_s: float) -> str:
         """`12.7 tokens/s`."""
         return f"{self.number(tokens_per_s, 1 if tokens_per_s < 100 else 0)} {self.TOKENS_PER_S}"

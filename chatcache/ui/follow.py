@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,13 +19,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
-from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
+from chatcache.events import CacheEvent, DoneEvent, Event, Phase, StatusEvent, TextEvent
+from chatcache.reports import LoadingReport
 from chatcache.turn import Turn
 from chatcache.ui.chat_figures import ChatFigures, Progress
 from chatcache.ui.chat_list import render_title
 from chatcache.ui.gauge import Gauge
 from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.layout import Page
+from chatcache.ui.notice import render_loading
 from chatcache.ui.place import Place, Seen
 from chatcache.ui.settings_form import typed_values
 from chatcache.ui.settings_handlers import stored_mark
@@ -45,6 +48,9 @@ SILENCE_S = 60.0
 """A page that is looked at asks every fifteen seconds whether it is followed. One that is silent so long has gone:
 reloaded, closed, or away from the network. Its follower ends, for each takes one of the threads that all of them share.
 """
+
+LOADING_INTERVAL_S = 0.5
+"""How often the page says how long the model has been loading."""
 
 NUM_WATCHERS = 64
 
@@ -115,14 +121,20 @@ class Follower(Handlers):
         seen: View | None = None
         while place.has_arrived and not self._is_over(watch):
             try:
+                loading = self._service.loading
                 view = await self._run(load_view, self._service, place)
                 if view is None:
-                    yield self._paint_nothing(form, is_temporary=place.is_temporary)
-                    break
+                    yield self._paint_nothing(form, loading, is_temporary=place.is_temporary)
+                    if loading is None:
+                        break
+                    await watch.pause(LOADING_INTERVAL_S)
+                    continue
                 figures = self._show_chat(view, look, progress)
-                painted, seen = self._paint(view), view
+                painted, seen = self._paint(view, loading), view
                 yield painted | figures
-                if view.turn is not None:
+                if loading is not None:
+                    await self._wait_for_change(view, watch, LOADING_INTERVAL_S)
+                elif view.turn is not None:
                     ask = partial(self._run, self._service.cache_report, view.session.id)
                     gauge = Gauge(view.turn, ask)
                     async for reply in tail(view.turn, watch, self._texts):
@@ -138,7 +150,7 @@ class Follower(Handlers):
                     yield painted | figures
                     await self._wait_for_change(view, watch)
             except NotFoundError:
-                yield self._paint_nothing(form) | self._say_gone(seen)
+                yield self._paint_nothing(form, self._service.loading) | self._say_gone(seen)
                 break
             except Exception as error:
                 if self._service.is_closed:
@@ -150,7 +162,7 @@ class Follower(Handlers):
         while not self._is_over(watch):
             await watch.pause(CHANGE_TIMEOUT_S)
 
-    def _paint(self, view: View) -> Updates:
+    def _paint(self, view: View, loading: LoadingReport | None) -> Updates:
         page, session, is_busy = self._page, view.session, view.is_busy
         is_empty = not view.messages and not is_busy
         transcript = render_transcript(
@@ -173,7 +185,8 @@ class Follower(Handlers):
                 visible=not view.is_temporary,  # it would stand first in a list that it is not in
             ),
             page.transcript: transcript,
-            page.live: LiveReply(self._texts).to_json() if view.turn is not None else None,
+            page.live: self._live(loading) if view.turn is not None else None,
+            page.loading: render_loading(self._texts, loading),
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=not is_busy),
             page.stop: gr.update(visible=is_busy),
@@ -183,7 +196,9 @@ class Follower(Handlers):
             updates |= self.say_deleted(session, is_temporary=view.is_temporary)
         return updates
 
-    def _paint_nothing(self, form: Sequence[Any], *, is_temporary: bool = False) -> Updates:
+    def _paint_nothing(
+        self, form: Sequence[Any], loading: LoadingReport | None, *, is_temporary: bool = False
+    ) -> Updates:
         page, model = self._page, self._service.model_info
         return self.show_new_chat(typed_values(self._texts, model, form)) | {
             page.seen: Seen().to_json(),
@@ -191,11 +206,19 @@ class Follower(Handlers):
             page.session_tools: gr.update(visible=False),
             page.transcript: render_welcome(self._texts, is_temporary=is_temporary),
             page.live: None,
+            page.loading: render_loading(self._texts, loading),
             page.message: gr.update(interactive=True),
             page.send: gr.update(visible=True),
             page.stop: gr.update(visible=False),
             page.stored_settings: stored_mark(None, model),
         }
+
+    def _live(self, loading: LoadingReport | None) -> list[dict[str, Any]]:
+        """A reply of which nothing has been looked at yet."""
+        reply = LiveReply(self._texts)
+        if loading is not None:
+            reply.set_status(self._texts.status(StatusEvent(Phase.LOADING)))
+        return reply.to_json()
 
     def _say_gone(self, seen: View | None) -> Updates:
         """What has become of the chat that was last seen as `seen`: the same as the action says that removed it."""
@@ -211,12 +234,13 @@ class Follower(Handlers):
     def _is_over(self, watch: Watch) -> bool:
         return watch.is_over or self._service.is_closed
 
-    async def _wait_for_change(self, view: View, watch: Watch) -> None:
+    async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version
+        ends_s = monotonic() + most_s
         left = asyncio.ensure_future(watch.left.wait())
         try:
-            while not self._is_over(watch):
-                change = self._run(self._service.wait_for_change, session.id, version, CHANGE_TIMEOUT_S)
+            while not self._is_over(watch) and (left_s := ends_s - monotonic()) > 0:
+                change = self._run(self._service.wait_for_change, session.id, version, min(left_s, CHANGE_TIMEOUT_S))
                 waited: set[asyncio.Future[Any]] = {left, change}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if change.done() and change.result() > version:

@@ -55,6 +55,7 @@ class Page:
     cancel_title: gr.Button
     transcript: gr.HTML
     live: gr.HTML
+    loading: gr.HTML
     notice: gr.HTML
     message: gr.Textbox
     tally: gr.HTML
@@ -156,6 +157,7 @@ def _lay_out_conversation(texts: Texts) -> dict[str, Any]:
             None, html_template=LIVE_TEMPLATE, js_on_load=script("live"), elem_id="live", apply_default_css=False
         )
     gr.HTML(render_offline(texts), js_on_load=script("offline"), elem_id="offline", apply_default_css=False)
+    made["loading"] = gr.HTML("", js_on_load=None, elem_id="loading", apply_default_css=False)
     made["notice"] = gr.HTML("", js_on_load=script("actions"), elem_id="notice", apply_default_css=False)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
+from chatcache.reports import LoadingReport
 from chatcache.ui.texts import Texts
 
 
@@ -42,6 +43,18 @@ def render_notice(texts: Texts, notice: Notice | None) -> str:
         f'<div class="{classes}"><p role="{role}">{html.escape(notice.text)}</p>{offered}'
         f'<button type="button" class="control icon dismiss" data-action="dismiss" title="{texts.DISMISS}">'
         f"<span>{texts.DISMISS}</span></button></div>"
+    )
+
+
+def render_loading(texts: Texts, loading: LoadingReport | None) -> str:
+    """That the model is being loaded, for how long already, and what it is that takes long. The seconds are for the
+    eye: a screen reader would say them again and again."""
+    if loading is None:
+        return ""
+    step = f"<p>{html.escape(texts.said(loading.step))}</p>" if loading.step is not None else ""
+    return (
+        f'<div class="notice loading"><p role="status">{texts.LOADING}</p>{step}'
+        f'<span aria-hidden="true">{texts.whole_seconds(loading.seconds)}</span></div>'
     )
 
 

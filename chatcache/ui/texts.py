@@ -125,6 +125,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
     ALL_ROLLED_BACK = "You went back to before the first message."
     FILES_GONE = "The file is no longer here. Choose it once more."
     REPLACE = "Replace"
+    LOADING = "The model is being loaded. What you send is answered as soon as it is there."
     UNEXPECTED = (
         "Something went wrong in chatcache itself. Your text is kept; try again, and look at the log if it stays."
     )
@@ -190,6 +191,8 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
         """What a running turn is doing; empty once it writes, for then the text speaks."""
         progress = f" {self.number(event.done)} of {self.number(event.total)} tokens" if event.total else ""
         match event.phase:
+            case Phase.LOADING:
+                return "Waiting for the model…"
             case Phase.QUEUED:
                 return "Waiting for its turn…"
             case Phase.RESTORING:

@@ -127,6 +127,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     FILES_GONE = "Dosya artık burada değil. Bir kez daha seçin."
     REPLACE = "Değiştir"
+    LOADING = "Model yükleniyor. Gönderdiğiniz ileti, model hazır olur olmaz yanıtlanır."
     UNEXPECTED = "chatcache'te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
 
     PROMPT_SUGGESTIONS = (
@@ -226,6 +227,8 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     def status(self, event: StatusEvent) -> str:
         progress = f" ({self.number(event.done)} / {self.tokens(event.total)})" if event.total else ""
         match event.phase:
+            case Phase.LOADING:
+                return "Modeli bekliyor…"
             case Phase.QUEUED:
                 return "Sırasını bekliyor…"
             case Phase.RESTORING:

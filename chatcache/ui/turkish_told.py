@@ -90,6 +90,9 @@ class TurkishTold(TurkishRefusals):
             "Bu modelin kendi sohbet şablonu yok; bu yüzden yalın bir şablon kullanılıyor. Yanıtlar zayıf olabilir: "
             "belki sohbet için hiç eğitilmedi."
         ),
+        Told.MEASURING_WEIGHTS: (
+            "{name} modelinin daha küçük ağırlıklarla da aynı şeyi söyleyip söylemediği bir kez ölçülüyor …"
+        ),
         Told.IDS_LEFT_OUT: (
             "Bazı yanıtların token numaraları başka bir modelin ya da metinlerinin dediğini demiyor. Metin duruyor, "
             "sohbet sürünce yeniden okunur."
