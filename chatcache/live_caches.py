@@ -10,6 +10,7 @@ never less than what a cache takes.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.cache_saving import CacheSaving, Saving
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
+from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
 from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
@@ -155,6 +157,17 @@ class LiveCaches:
     def smaller_kinds(self, key: SessionKey, num_tokens: int) -> tuple[str, ...]:
         """The smaller kinds in which the cache may and could grow to `num_tokens` tokens, the best first."""
         return self.room.smaller_kinds(key, self.caches[key], self.forms[key], num_tokens, self.idle(key))
+
+    def most_tokens(self, key: SessionKey, num_wanted: int) -> int:
+        """How many tokens, fewer than `num_wanted` but no fewer than it holds, the cache may and could grow to, in its
+        kind or a smaller one."""
+
+        def lacks_room(num_tokens: int) -> bool:
+            fits = self.fits_in_pieces(key, num_tokens, SMALLEST_CHUNK_TOKENS)
+            return not fits and not self.smaller_kinds(key, num_tokens)
+
+        num_held = self.caches[key].num_tokens
+        return num_held + bisect_left(range(num_held + 1, num_wanted), True, key=lacks_room)
 
     def convert(self, key: SessionKey, kind: str) -> bool:
         """Let the cache take another form; what it holds in its present one is saved first.

@@ -105,11 +105,12 @@ class Relief:
             case Step.CONVERT:
                 kind = self._convert(shortage.smaller_kinds)
                 if kind is None:
-                    return self._stop(num_held)
+                    return self._stop(num_held, num_held)
                 what = f"this chat's cache is now {_FORMS.get(kind, kind)}."
                 self._tell(step, num_held, Sentence(what, Told.SMALLER_KIND, kind=kind))
             case Step.STOP:
-                return self._stop(num_held)
+                # An allocation that failed says only that there was no room for more than what is held.
+                return self._stop(num_held, num_held if was_allocating else live.most_tokens(key, num_wanted))
         return True
 
     def relieve_restore(self, cache: SessionCache) -> bool:
@@ -133,9 +134,9 @@ class Relief:
             free_unused_memory(self._device)
         return None
 
-    def _stop(self, num_held: int) -> bool:
-        what = f"{num_held:,} tokens of this chat fit. The reply ends here; what exists is kept."
-        self._tell(Step.STOP, num_held, Sentence(what, Told.STOPPED, num_tokens=num_held))
+    def _stop(self, num_held: int, num_fitting: int) -> bool:
+        what = f"{num_fitting:,} tokens of this chat fit. The reply ends here; what exists is kept."
+        self._tell(Step.STOP, num_held, Sentence(what, Told.STOPPED, num_tokens=num_fitting))
         return False
 
     def _tell(self, step: Step, token_index: int, what: Sentence) -> None:

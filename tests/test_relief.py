@@ -22,6 +22,7 @@ from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply
 from chatcache.live_caches import LiveCaches, Spilled
 from chatcache.loader import LoadedModel
+from chatcache.memory.room import Room
 from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
 from chatcache.turn import Turn
@@ -118,6 +119,21 @@ def test_a_reply_goes_on_in_a_smaller_cache_and_keeps_what_it_said(
         assert (
             events[0].message == f"Memory was short at token {events[0].token_index:,}: this chat's cache is now 8-bit."
         )
+
+
+@pytest.mark.parametrize(("num_blocks", "cache"), [(4.5, "auto"), (4.5, "dynamic"), (3.2, "quantized-int8")])
+def test_of_a_prompt_that_does_not_fit_the_number_of_tokens_that_do_is_told(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: float, cache: str
+) -> None:
+    monkeypatch.setattr(Room, "most_tokens", lambda _self, _form, limit_tokens: limit_tokens)  # let it begin
+    with open_service(loaded, tmp_path, memory_budget_bytes=int(num_blocks * BLOCK_BYTES), cache=cache) as service:
+        grown, told = run(service.send(service.create_session().id, "Hello", LONG))
+        num_fitting = told[-1].token_index
+        assert grown.stats.finish_reason is FinishReason.CONTEXT_FULL
+        service.drop_all_caches()
+        reply, (*_, told) = run(service.send(service.create_session().id, "word " * (num_fitting // 2 + 200), GREEDY))
+        assert reply.stats.finish_reason is FinishReason.CONTEXT_FULL
+        assert f"{num_fitting:,} tokens of this chat fit" in told.message
 
 
 def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_path: Path) -> None:
