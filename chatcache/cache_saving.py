@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.memory.budget import Budget, Need
+from chatcache.memory.out_of_memory import return_to_system
 from chatcache.persistence import Persistence
 from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm
@@ -59,6 +60,7 @@ class CacheSaving:
         if self._persistence is None or self._persistence.pending == Need():
             return False
         self._persistence.flush()
+        return_to_system()
         self.count_copies()
         return True
 

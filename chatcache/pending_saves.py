@@ -44,19 +44,21 @@ class PendingSave:
 
 
 class PendingSaves:
-    """Thread-safe."""
+    """Thread-safe. What was withdrawn is not written any more, but takes its memory until the writer has come to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._saves: list[PendingSave] = []
+        self._withdrawn: list[PendingSave] = []
 
     @property
     def num_bytes(self) -> int:
         """What the copies take in memory."""
         with self._lock:
-            return sum(save.tokens.num_bytes for save in self._saves)
+            return sum(save.tokens.num_bytes for save in (*self._saves, *self._withdrawn))
 
     def __contains__(self, save: PendingSave) -> bool:
+        """Whether it is still to be written."""
         with self._lock:
             return save in self._saves
 
@@ -69,19 +71,18 @@ class PendingSaves:
             self._saves.append(save)
 
     def remove(self, save: PendingSave) -> bool:
-        """It is written, or cannot be. False where it was withdrawn meanwhile."""
+        """The writer is done with it: it is written, or cannot be. False where it was withdrawn meanwhile."""
         with self._lock:
-            if save not in self._saves:
-                return False
-            self._saves.remove(save)
-            return True
+            is_wanted = save in self._saves
+            (self._saves if is_wanted else self._withdrawn).remove(save)
+            return is_wanted
 
     def withdraw(self, owner: str, session_id: str | None) -> None:
-        """Forget what belongs to a session, or to all of the owner's."""
+        """Do not write what belongs to a session, or to all of the owner's."""
         with self._lock:
-            self._saves = [
-                save for save in self._saves if save.owner != owner or session_id not in (None, save.session_id)
-            ]
+            unwanted = [save for save in self._saves if save.owner == owner and session_id in (None, save.session_id)]
+            self._saves = [save for save in self._saves if save not in unwanted]
+            self._withdrawn += unwanted
 
     def of(self, owner: str, form: StoredForm) -> Sequence[PendingSave]:
         """The owner's that go to this form, first come first."""

@@ -239,10 +239,10 @@ class Persistence:
     # ------------------------------------------------------------ writer thread
 
     def _write(self, pending: PendingSave) -> None:
-        if pending not in self._pending:
-            return
+        problem = None
         try:
-            problem = self._store_tokens(pending) or pending.problem
+            if pending in self._pending:
+                problem = self._store_tokens(pending) or pending.problem
         except Exception as error:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = not_saved(error)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -16,8 +19,11 @@ import torch
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
 from chatcache.stats import Sampling
+from storage.segment_files import SegmentFolder, WrittenFile
 
 NUM_CHATS = 100
+WRITE_S = 0.05
+"""A disk that is behind: copies of the caches wait for it."""
 
 
 def resident_bytes() -> int:
@@ -25,7 +31,16 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def slowly(write: Callable[..., WrittenFile]) -> Callable[..., WrittenFile]:
+    def slow(*arguments: Any) -> WrittenFile:
+        time.sleep(WRITE_S)
+        return write(*arguments)
+
+    return slow
+
+
 def main() -> None:
+    SegmentFolder.write = slowly(SegmentFolder.write)  # type: ignore[method-assign]
     model, data_dir, budget_bytes, num_words = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
     config = ServiceConfig(
@@ -54,7 +69,6 @@ def main() -> None:
     opened, seen = [], []
     for number in range(1, NUM_CHATS + 1):
         opened.append(chat(number))
-        service._runtime.persistence.flush()  # copies on their way to disk come and go with the disk's speed
         seen.append(resident_bytes())
     live_bytes = service.cache_report(opened[-1]).total_bytes
     session_bytes = service.cache_report(opened[-1]).num_bytes

@@ -56,5 +56,5 @@ def test_a_hundred_chats_stay_within_the_budget_and_leave_nothing_when_they_are_
     seen = json.loads(process.stdout.splitlines()[-1])
     assert seen["session_bytes"] * 100 > 4 * BUDGET_BYTES, "the budget was never reached, so the test says nothing"
     assert seen["live_bytes"] > BUDGET_BYTES / 2
-    assert seen["most"] - seen["before"] <= 1.1 * BUDGET_BYTES
+    assert seen["most"] - seen["before"] <= 1.05 * BUDGET_BYTES, "copies that wait for a slow disk included"
     assert seen["after"] - seen["before"] <= 0.1 * BUDGET_BYTES

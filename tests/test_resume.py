@@ -283,11 +283,15 @@ def test_dropping_all_caches_withdraws_what_is_being_written(
         send(service, session.id, "word " * 400)
         disk.wait_until_asked()
         dropped = pool.submit(service.drop_all_caches)
-        while runtime_of(service).persistence.pending != Need():
+        persistence = runtime_of(service).persistence
+        num_copied_bytes = persistence.pending.num_bytes
+        while len(persistence._pending):
             time.sleep(0.001)
+        assert persistence.pending.num_bytes == num_copied_bytes, "the writer holds them still"
         disk.allow_first(1)
         assert dropped.result(30).num_running == 0
         assert service.storage_report().cache.used_bytes == 0
+        assert persistence.pending == Need()
         disk.allow_all()
 
 
