@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ from tiny_models import random_ids, tiny_model
 from transformers import PreTrainedModel
 
 from chatcache.weights import form_choice
-from chatcache.weights.form_choice import MAX_DIVERGENCE, FormChoice, FormChoices, choose_form, mean_divergence
+from chatcache.weights.form_choice import (
+    MAX_DIVERGENCE,
+    FormChoice,
+    FormChoices,
+    choose_form,
+    faster_forms,
+    mean_divergence,
+)
+from chatcache.weights.packed_linear import FORMS, PackedLinear
 from chatcache.weights.weight_form import apply_form
 
 CLOSE, FAR = MAX_DIVERGENCE / 2, MAX_DIVERGENCE * 2
@@ -31,12 +40,45 @@ def test_forms_are_tried_from_the_fastest_on_until_one_is_close_enough(
     row_s: dict, divergence: dict, expected: str, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(form_choice, "_row_s", lambda _model, form: row_s[form])
+    monkeypatch.setattr(form_choice, "_row_s", lambda _model: row_s)
     monkeypatch.setattr(form_choice, "_logits", lambda model, _ids: model)
     monkeypatch.setattr(form_choice, "mean_divergence", lambda _reference, logits: divergence[logits])
     choice = choose_form(lambda form: (loaded.append(form), form)[1], [1, 2, 3])
     assert (choice.form, loaded) == (expected, ["full", *tried])
     assert choice.divergence == {form: divergence[form] for form in tried}
+
+
+@pytest.mark.parametrize(
+    ("row_s", "expected"),
+    [
+        ({"full": 4.0, "int8": 2.0, "int4": 1.0}, ["int4", "int8"]),
+        ({"full": 4.0, "int8": 1.0, "int4": 2.0}, ["int8", "int4"]),
+        ({"full": 4.0, "int8": 1.05, "int4": 1.0}, ["int8", "int4"]),
+        ({"full": 4.0, "int8": 1.0, "int4": 1.05}, ["int8", "int4"]),
+        ({"full": 1.05, "int8": 1.0, "int4": 1.0}, []),
+        ({"full": 1.15, "int8": 1.05, "int4": 1.0}, ["int8", "int4"]),
+        ({"full": 1.15, "int8": 1.1, "int4": 1.0}, ["int8", "int4"]),
+        ({"full": 1.05, "int8": 2.0, "int4": 0.9}, ["int4"]),
+        ({"full": 0.0, "int8": 0.0, "int4": 0.0}, []),
+    ],
+)
+def test_of_forms_that_are_about_as_fast_the_most_exact_one_comes_first(
+    row_s: dict[str, float], expected: list[str]
+) -> None:
+    assert faster_forms(row_s) == expected
+
+
+def test_a_form_that_was_disturbed_in_some_rounds_is_no_slower_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def pass_s(layers: Sequence[PackedLinear], _row: torch.Tensor) -> float:
+        form = FORMS[len(timed) % len(FORMS)]
+        timed.append(form)
+        is_disturbed = form == "int4" and len(timed) < 20
+        return len(layers) * (9.0 if is_disturbed else 3.0 - FORMS.index(form))
+
+    monkeypatch.setattr(form_choice, "_pass_s", pass_s)
+    assert form_choice._row_s(tiny_model("llama-gqa")) == {"full": 3.0, "int8": 2.0, "int4": 1.0}
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mamba2"])
