@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from browser import SCREENSHOTS, SHORT, Site, box, button, end_reply, open_chat, replies, say, session_in_address
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from browser import SHORT, Site, box, button, end_reply, open_chat, replies, say, session_in_address
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from chatcache.stats import Sampling
 
@@ -323,43 +323,3 @@ def test_what_is_typed_in_a_temporary_chat_is_not_stored_in_the_browser_either(p
     expect(box(page)).to_have_value("Typed in it.")
     stored = page.evaluate("localStorage.getItem('chatcache-drafts')")
     assert json.loads(stored) == {other: "An ordinary draft."}
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_list_search_bin_and_panels_have_their_room_and_are_kept_as_pictures(
-    context: BrowserContext, site: Site, exported: dict[str, Any], scheme: Literal["light", "dark"]
-) -> None:
-    for title, hours in (("A kept chat", 9999), ("Ferries across the Bosporus and where they stop", 1), ("Old", 900)):
-        moment = datetime.now(UTC) - timedelta(hours=hours)
-        site.service.import_(chat_file(exported, title, updated_at=moment.isoformat(), pinned=hours == 9999))
-    for title in ("Deleted", "Deleted as well"):
-        site.service.delete(site.service.import_(chat_file(exported, title)).session.id)
-    page = context.new_page()
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.emulate_media(color_scheme=scheme)
-    page.goto(site.address(site.service.sessions()[1].id))
-    expect(replies(page)).to_have_count(1)
-
-    def keep(name: str) -> None:
-        assert page.evaluate("document.documentElement.scrollWidth") == 390, name
-        SCREENSHOTS.mkdir(exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / f"{name}-390-{scheme}.png", animations="disabled")
-
-    button(page, "Details").click()
-    for panel, filled in (("settings", "#setting-cache"), ("storage", "#stored-caches .account-bar")):
-        folder = page.locator(f"#{panel} button.label-wrap")
-        folder.click()
-        expect(page.locator(filled)).to_be_visible()
-        folder.evaluate("folder => folder.scrollIntoView()")
-        keep(panel)
-        folder.click()
-    button(page, "Toggle Sidebar").click()
-    expect(chats(page)).to_have_count(3)
-    keep("list")
-    page.get_by_role("textbox", name="Search chats").fill("hello")
-    expect(chats(page).first.locator("mark").first).to_be_visible()
-    keep("search")
-    page.get_by_role("textbox", name="Search chats").fill("")
-    button(page, "Bin (2)").click()
-    expect(in_bin(page)).to_have_count(2)
-    keep("bin")

@@ -41,7 +41,8 @@ def test_a_message_sent_before_the_model_is_there_says_so_and_is_answered_then(
     page.screenshot(path=SCREENSHOTS / "loading.png")
     say(page, "Hello there.")
     expect(page.get_by_role("article", name="You")).to_contain_text("Hello there.")
-    expect(replies(page).last).to_contain_text("Waiting for the model…")
+    for place in (replies(page).last, page.get_by_role("region", name="Cache")):
+        expect(place).to_contain_text("Waiting for the model…")
     expect(button(page, "Stop")).to_be_visible()
     weights.arrive()
     expect(button(page, "Regenerate")).to_be_visible()

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browser import LONG, SCREENSHOTS, SHORT, STORY, Site, box, button, open_chat, replies, say, session_in_address
+from browser import LONG, SHORT, STORY, Site, box, button, open_chat, replies, say, session_in_address
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from chatcache.stats import Sampling
 from chatcache.ui.texts import ENGLISH as texts
 
 pytestmark = pytest.mark.browser
@@ -221,29 +220,3 @@ def test_a_panel_that_is_opened_comes_into_view(context: BrowserContext, site: S
         unfold(page, name)
         page.wait_for_function(has_come, arg=panel)
         unfold(page, name)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_the_column_is_in_its_place_at_every_width(
-    context: BrowserContext, site: Site, width: int, scheme: str
-) -> None:
-    page = context.new_page()
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    page.set_viewport_size({"width": width, "height": 900})
-    open_chat(page, site, Sampling(temperature=0.0, max_new_tokens=12), "Tell me about the sea.")
-    if width < 1000:
-        expect(button(page, re.compile(rf"^{texts.SETTINGS}"))).to_be_hidden()  # type: ignore[arg-type]
-        button(page, texts.SHOW_DETAILS).click()
-    for name in (texts.SETTINGS, texts.STORAGE, texts.PLAN):
-        unfold(page, name)
-    expect(page.locator("#planned .verdict")).to_be_visible()
-    side = page.locator("#side")
-    assert side.evaluate("e => e.scrollWidth <= e.clientWidth"), "the column scrolls sideways"
-    too_wide = side.evaluate(
-        "e => [...e.querySelectorAll('*')].filter(n => n.offsetParent && !n.closest('.table-scroll, svg')"
-        " && n.getBoundingClientRect().right > e.getBoundingClientRect().right + 1).map(n => n.outerHTML.slice(0, 120))"
-    )
-    assert too_wide == []
-    side.evaluate("e => e.scrollTo(0, e.querySelector('#settings').offsetTop)")
-    page.screenshot(path=SCREENSHOTS / f"side-{width}-{scheme}.png")

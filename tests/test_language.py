@@ -78,6 +78,13 @@ def test_a_setting_that_is_refused_is_named_as_its_field_is() -> None:
     assert TURKISH.refused_setting("top_k", caught.value) == "Top-k: Bir tam sayı olmalı; en az 0."
 
 
+def test_where_tokens_came_from_stands_where_turkish_has_it() -> None:
+    said = TURKISH.reused(326, 327, 1, [("live", 326)])
+    assert "327 token içinden 326 tanesi bellekten alındı, 1 tanesi hesaplandı." in said
+    said = TURKISH.reused(1326, 1400, 74, [("live", 1000), ("disk", 326)])
+    assert "1.326 tanesi yeniden kullanıldı (1.000 bellekten, 326 diskten), 74 tanesi hesaplandı." in said
+
+
 SAID_ALIKE = {"APP_NAME", "month", "not_imported", "counted_sources"}
 """What holds no word of its own."""
 

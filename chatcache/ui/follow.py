@@ -129,6 +129,8 @@ class Follower(Handlers):
                         break
                     await watch.pause(LOADING_INTERVAL_S)
                     continue
+                if loading is not None and view.busy_id is not None:
+                    progress = Progress(view.busy_id, StatusEvent(Phase.LOADING))
                 figures = self._show_chat(view, look, progress)
                 painted, seen = self._paint(view, loading), view
                 yield painted | figures

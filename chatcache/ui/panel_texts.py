@@ -94,7 +94,7 @@ class PanelTexts(Figures):
     PLAN = "Memory plan"
     PLAN_CONTEXT = "Context in tokens"
     PLAN_CHATS = "Chats at once"
-    PLAN_KIND = "Judge cache kind"
+    PLAN_KIND = "With cache kind"
     WEIGHTS = "Weights"
     WORKSPACE = "Workspace"
     TOTAL = "Total"

@@ -54,7 +54,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
         "Bu sohbetten hiçbir şey saklanmaz: hiçbir listede yer almaz; siz silince ya da chatcache kapanınca yok olur. "
         "O zamana dek adresi ona geri götürür."
     )
-    GONE = "Geçici sohbet yok oldu; ondan hiçbir şey saklanmamıştı."
+    GONE = "Geçici sohbet artık yok; ondan hiçbir şey saklanmamıştı."
     SEARCH_CHATS = "Sohbetlerde ara"
     CHATS = "Sohbetler"
     RENAME = "Yeniden adlandır"
@@ -121,14 +121,14 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     )
     NOT_BEGUN = "Burada henüz bir sohbet yok. Başlatmak için bir ileti gönderin."
     EMPTY_MESSAGE = "Gönderilecek bir şey yok. Önce bir ileti yazın."
-    OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache'e yeniden ulaşılınca bu sayfa sürer."
+    OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache’e yeniden ulaşılınca bu sayfa kaldığı yerden sürer."
     NOTHING_TO_STOP = "Yanıt zaten bitmişti."
-    ROLLED_BACK = "Bir tur geri gidildi. Metni kutuda; hiçbir şey atılmadı."
+    ROLLED_BACK = "Bir tur geri gidildi. O turun iletisi kutuda; hiçbir şey atılmadı."
     ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     FILES_GONE = "Dosya artık burada değil. Bir kez daha seçin."
     REPLACE = "Değiştir"
     LOADING = "Model yükleniyor. Gönderdiğiniz ileti, model hazır olur olmaz yanıtlanır."
-    UNEXPECTED = "chatcache'te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
+    UNEXPECTED = "chatcache’te bir şeyler ters gitti. Metniniz duruyor; yeniden deneyin ve sürerse günlüğe bakın."
 
     PROMPT_SUGGESTIONS = (
         "Anahtar/değer önbelleğinin ne olduğunu üç cümleyle açıkla.",
@@ -137,19 +137,19 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     )
 
     FINISHED: ClassVar[Mapping[FinishReason, str]] = {
-        FinishReason.LENGTH: "İzin verilen en uzun yanıtta bitti.",
+        FinishReason.LENGTH: "İzin verilen en uzun yanıta ulaşıldı.",
         FinishReason.CANCELLED: "Durduruldu.",
         FinishReason.CONTEXT_FULL: "Bağlam doldu; her şey saklandı.",
         FinishReason.INTERRUPTED: "Kesildi. Yazılanlar saklandı.",
         FinishReason.ERROR: "Yanıt bir hata yüzünden kesildi. Yazılanlar saklandı.",
     }
     WHAT_NEXT: ClassVar[Mapping[FinishReason, str]] = {
-        FinishReason.LENGTH: "Sürdür ile devam eder.",
-        FinishReason.CANCELLED: "Sürdür ile buradan devam eder.",
+        FinishReason.LENGTH: "“Sürdür” ile devam eder.",
+        FinishReason.CANCELLED: "“Sürdür” ile buradan devam eder.",
         FinishReason.CONTEXT_FULL: "Bir tur geri gidin, yeni bir sohbet başlatın ya da bu sohbetin en eski turlarını "
         "dışarıda bırakmasına izin verin (Ayarlar).",
-        FinishReason.INTERRUPTED: "Sürdür ile buradan devam eder.",
-        FinishReason.ERROR: "Yeniden üret ile tekrar denenir.",
+        FinishReason.INTERRUPTED: "“Sürdür” ile buradan devam eder.",
+        FinishReason.ERROR: "“Yeniden üret” ile tekrar denenir.",
     }
 
     SOURCES: ClassVar[Mapping[str, str]] = {
@@ -186,7 +186,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
             return f"{self.tokens(num_typed)} yazıldı"
         if num_left < 0:
             return f"{self.tokens(num_typed)} yazıldı, bağlamda kalandan {self.number(-num_left)} fazla"
-        return f"{self.tokens(num_typed)} yazıldı, yanıta {self.number(num_left)} kaldı"
+        return f"{self.tokens(num_typed)} yazıldı, yanıt için {self.number(num_left)} kaldı"
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} / {total}"
@@ -197,9 +197,9 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     def forked(self, num_ready: int, num_tokens: int) -> str:
         said = "Bu, oradan süren yeni bir sohbet; geldiği sohbet olduğu gibi duruyor."
         if num_ready >= num_tokens:
-            return f"{said} Okunmuş {self.tokens(num_tokens)} olduğu gibi kullanılıyor; yeniden okunacak bir şey yok."
-        num_left = self.number(num_tokens - num_ready)
-        return f"{said} {self.tokens(num_tokens)} içinden {self.number(num_ready)} hazır, {num_left} okunacak."
+            return f"{said} {self.tokens(num_tokens)} olduğu gibi kullanılıyor; yeniden okunacak bir şey yok."
+        ready, left = self.number(num_ready), self.number(num_tokens - num_ready)
+        return f"{said} {self.tokens(num_tokens)} içinden {ready} tanesi hazır, {left} tanesi okunacak."
 
     def imported(self, title: str, outcome: ImportOutcome) -> str:
         name = f"“{title or self.UNTITLED}”"
@@ -253,9 +253,9 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
             case MissReason.HISTORY:
                 return f"Konuşma önbellektekinden farklı{start}; kalanı hesaplandı."
             case MissReason.SMALLER_FORM:
-                return f"Yeniden yer var, bu yüzden önbellek tam duyarlıkta yeniden yapıldı{start}."
+                return f"Bellekte yeniden yer var, bu yüzden önbellek tam duyarlıkla yeniden oluşturuldu{start}."
             case MissReason.CACHE_KIND:
-                return f"Bu sohbetin önbelleği artık başka bir biçimde tutuluyor, bu yüzden yeniden yapıldı{start}."
+                return f"Bu sohbetin önbelleği artık başka bir biçimde tutuluyor, bu yüzden yeniden oluşturuldu{start}."
             case MissReason.CONTEXT:
                 return f"Sohbet modelin belleğini aştı, en eski turlar dışarıda bırakıldı; kalanı hesaplandı{start}."
             case MissReason.NOT_CROPPABLE:
@@ -264,14 +264,16 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
     def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
         return (
             f"{self.tokens(num_tokens)} {self.seconds(restore_s)} içinde diskten geri yüklendi; "
-            f"{self.number(num_computed)} hesaplandı."
+            f"{self.number(num_computed)} token hesaplandı."
         )
 
     def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:
+        origin = self._origin(sources)
+        taken = f"yeniden kullanıldı{origin}" if len(sources) > 1 else f"{origin} alındı".strip()
         return (
-            f"Modelin gereksindiklerinin %{self.percent(num_reused, num_total)} kadarı zaten vardı: "
-            f"{self.tokens(num_total)} içinden {self.number(num_reused)} yeniden kullanıldı"
-            f"{self._origin(sources)}, {self.number(num_computed)} hesaplandı."
+            f"Modelin gereksindiğinin %{self.percent(num_reused, num_total)} kadarı zaten vardı: "
+            f"{self.tokens(num_total)} içinden {self.number(num_reused)} tanesi {taken}, "
+            f"{self.number(num_computed)} tanesi hesaplandı."
         )
 
     def accepted(self, num_accepted: int, num_drafted: int) -> str:

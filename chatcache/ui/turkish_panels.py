@@ -35,19 +35,21 @@ class TurkishPanels(PanelTexts):
     }
     NO_SYSTEM_PROMPT = "Yok"
     NO_STOP_STRINGS = "Yok"
-    SEED_DRAWN = "Çekilir"
+    SEED_DRAWN = "Rastgele"
     CONTEXT_FULL_CHOICES: ClassVar[Mapping[str, str]] = {
         "drop-oldest": "En eski turları dışarıda bırak",
         "stop": "Yanıtı durdur",
     }
-    AS_THE_MODEL = "Modelin yaptığı gibi"
+    AS_THE_MODEL = "Modele bırak"
     ON = "Açık"
     OFF = "Kapalı"
     RESET_SETTINGS = "Modelin varsayılanlarına dön"
     SETTINGS_RESET = "Sonraki turdan başlayarak modelin kendi varsayılanları geçerli. Sistem istemi kalır."
     SETTINGS_SAVED = "Kaydedildi. Sonraki turdan başlayarak geçerli."
-    SETTINGS_KEPT = "Tutuldu. Sohbet bununla başlar."
-    SETTINGS_REREAD = "Kaydedildi. Sonraki turda model bu sohbeti yeniden okur, çünkü hepsi sistem isteminin altında."
+    SETTINGS_KEPT = "Alındı. Sohbet bununla başlayacak."
+    SETTINGS_REREAD = (
+        "Kaydedildi. Sonraki turda model bu sohbeti yeniden okur, çünkü her şey sistem isteminden sonra gelir."
+    )
     SETTINGS_NEW_FORM = "Kaydedildi. Sonraki turda bu sohbetin önbelleği yeni biçimini alır."
     SETTINGS_REFUSED = "İşaretli olanlar kaydedilmedi."
 
@@ -58,7 +60,7 @@ class TurkishPanels(PanelTexts):
     USED = "Kullanılan"
     FRAME = "Sonraki iletinin çerçevesi"
     RESERVED_FOR_REPLY = "Yanıt için boş tutulan"
-    MORE_IN_MEMORY = "Geri dönülen tur da bellekte duruyor: yeniden ileri gitmek hiçbir şeye mal olmaz."
+    MORE_IN_MEMORY = "Geri alınan da bellekte duruyor: yeniden ileri gidilince hiçbir şey hesaplanmaz."
     THIS_REPLY = "Bu yanıt"
     WRITING = "Yazılıyor…"
     LAST_MINUTE = "Son dakikada saniye başına token"
@@ -75,27 +77,27 @@ class TurkishPanels(PanelTexts):
     STORAGE_WAITS = "Bakılıyor…"
     STORAGE_EMPTY = "Henüz hiçbir sohbetin önbelleği diskte değil."
     OTHER_CACHES = "Tüm diğerleri"
-    SHARED = "Birkaç sohbetin ortak, bir kez sayılan"
-    SET_ASIDE = "Bozuk, kenara ayrılmış"
+    SHARED = "Birkaç sohbette ortak, bir kez sayılan"
+    SET_ASIDE = "Bozuk, kenara ayrılan"
     DATABASE = "Sohbetler ve metinler"
     HIT_RATE = "Hesaplanmadan diskten getirilen"
-    DROP_CACHE = "Önbelleği bırak"
-    DROP_ALL = "Tüm önbellekleri bırak"
+    DROP_CACHE = "Önbelleği boşalt"
+    DROP_ALL = "Tüm önbellekleri boşalt"
     DROP_ALL_QUESTION = (
-        "Bellekteki ve diskteki her önbellek bırakılsın mı? Hiçbir sohbetin tek sözcüğü kaybolmaz; her biri sürdüğünde "
-        "bir kez daha okunur."
+        "Bellekteki ve diskteki bütün önbellekler boşaltılsın mı? Hiçbir sohbetin tek sözcüğü bile kaybolmaz; her biri "
+        "sürdürülünce bir kez daha okunur."
     )
-    DROP_BUSY = "Bu sohbette bir yanıt yazılıyor. Durdurun ya da bekleyin, sonra önbelleğini bırakın."
+    DROP_BUSY = "Bu sohbette bir yanıt yazılıyor. Durdurun ya da bekleyin, sonra önbelleğini boşaltın."
     VERIFY = "Denetle"
     VERIFY_STARTS = "Denetleniyor…"
     IN_THE_BIN = "çöp kutusunda"
 
     PLAN = "Bellek planı"
-    PLAN_CONTEXT = "Token olarak bağlam"
+    PLAN_CONTEXT = "Bağlam (token)"
     PLAN_CHATS = "Aynı anda sohbet"
-    PLAN_KIND = "Değerlendirilen önbellek türü"
+    PLAN_KIND = "Hangi önbellekle"
     WEIGHTS = "Ağırlıklar"
-    WORKSPACE = "Çalışma alanı"
+    WORKSPACE = "Çalışma"
     TOTAL = "Toplam"
     FITS = "sığar"
     FITS_NOT = "sığmaz"
@@ -107,7 +109,7 @@ class TurkishPanels(PanelTexts):
 
     WHAT_FIGURES_MEAN = "Sayılar ne anlatıyor"
     MEANINGS: ClassVar[Mapping[str, str]] = {
-        "REUSED_TOKENS": "Modelin bu sohbette ya da bir başkasında önceden okuduğu: hiçbir şeye mal olmaz.",
+        "REUSED_TOKENS": "Modelin bu sohbette ya da bir başkasında önceden okuduğu: yeniden hesaplanmaz.",
         "COMPUTED_TOKENS": "Modelin bu yanıt için okuması gereken.",
         "RESERVED": "Hiçbir yanıt yarıda belleksiz kalmasın diye sohbetlere önceden ayrılan bellek.",
         "USED": "Bu sohbette okunanların ve yazılanların tümü. Yanıtı bitiren token bir sonraki turda okunur; bu "
@@ -120,7 +122,7 @@ class TurkishPanels(PanelTexts):
         "WRITTEN": "Modelin seçtiği bütün tokenler; yanıtı bitiren de içinde.",
         "KIND": "Önbelleğin nasıl tutulduğu: “dynamic” modelin hesapladığı gibi; ötekiler daha az bellekte ve hemen "
         "hemen aynı duyarlıkta.",
-        "IN_MEMORY": "Bu sohbetten şu anda bellekte olan. Sohbettekinden çok olabilir: geri dönülen de saklanır.",
+        "IN_MEMORY": "Bu sohbetten şu anda bellekte olan. Sohbettekinden çok olabilir: geri alınan da saklanır.",
         "DATABASE": "Bütün sohbetlerde söylenenleri tutan dosya.",
         "SHARED": "Birkaç sohbette ortak olan bir kez saklanır; tek bir sohbet silinince yeri boşalmaz.",
         "SET_ASIDE": "Bozuk bulunan dosyalar; içlerindeki gerektiğinde yeniden hesaplanır.",
@@ -129,7 +131,7 @@ class TurkishPanels(PanelTexts):
     }
 
     def model_default(self, value: str) -> str:
-        return f"Kendiliğinden ({value})"
+        return f"Otomatik ({value})"
 
     def limits(self, limits: Limits) -> str:
         low = f"{limits.low:g}".replace(".", ",")
@@ -151,7 +153,7 @@ class TurkishPanels(PanelTexts):
         return f"{self.number(num_chats)} daha küçük sohbet"
 
     def dropped(self, num_bytes: int, num_running: int = 0) -> str:
-        said = f"Bırakıldı; diskte {self.size(num_bytes)} yeniden boş. Metin kalır."
+        said = f"Boşaltıldı; diskte {self.size(num_bytes)} yer açıldı. Metin duruyor."
         if not num_running:
             return said
         return f"{said} Yanıt yazılan {self.number(num_running)} sohbetin önbelleği yanıt bitene kadar bellekte kalır."
@@ -165,7 +167,7 @@ class TurkishPanels(PanelTexts):
     def damaged(self, num_damaged: int, num_files: int) -> str:
         return (
             f"{self.number(num_files)} dosyanın {self.number(num_damaged)} tanesi bozuk. Hiçbir metin kaybolmadı: "
-            "içlerindeki, sohbet sürdüğünde yeniden hesaplanır."
+            "içlerindeki, sohbet sürdürülünce yeniden hesaplanır."
         )
 
     def verify_failed(self, reason: str) -> str:

@@ -35,7 +35,7 @@ class TurkishRefusals(Texts):
         Reason.MOVED_ON: "Bu sohbet başka bir pencerede ilerledi. Hiçbir şey gönderilmedi; bakıp yeniden gönderin.",
         Reason.CONTEXT_FULL: (
             "Bununla sohbet {num_prompt_tokens} token olur; modelin bağlamı yanıtla birlikte {max_context_tokens} "
-            "token alır. Hiçbir şey değiştirilmedi. İletiyi kısaltın, geri alın ya da yeni bir sohbet başlatın."
+            "token alır. Hiçbir şey değiştirilmedi. İletiyi kısaltın, bir tur geri gidin ya da yeni bir sohbet açın."
         ),
         Reason.MODEL_UNUSABLE: "Model yüklenemiyor ya da sohbet için kullanılamıyor.",
         Reason.UNSUPPORTED: "Bu seçenek bu modelle, bu aygıtta ya da bu sürümde yok.",

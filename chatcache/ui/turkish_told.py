@@ -39,14 +39,14 @@ class TurkishTold(TurkishRefusals):
         Told.MISSED_NOT_CROPPABLE: (
             "Bu modelin önbelleği kısaltılamıyor; {index}. tokenden başlayarak {num_left} token hesaplanıyor."
         ),
-        Told.REPAIRED: "Model hata verdi: {failure} Önbellek onarıldı; {num_tokens} token yeniden hesaplanıyor.",
-        Told.FAILED_TWICE: "Model iki kez hata verdi: {failure} O ana dek yazılanlar duruyor; yeniden deneyin.",
-        Told.ENDED_EARLY: "Yanıt erken bitti: {failure} O ana dek yazılanlar duruyor.",
+        Told.REPAIRED: "Model hata verdi: “{failure}” Önbellek onarıldı; {num_tokens} token yeniden hesaplanıyor.",
+        Told.FAILED_TWICE: "Model iki kez hata verdi: “{failure}” O ana dek yazılanlar duruyor; yeniden deneyin.",
+        Told.ENDED_EARLY: "Yanıt erken bitti: “{failure}” O ana dek yazılanlar duruyor.",
         Told.NOT_FINITE: (
             "Model sonlu olmayan sayılar verdi; bu yüzden token seçilemedi. O ana dek yazılanlar duruyor. Yeniden "
             "deneyin; yine olursa modeli başka bir dtype ile yükleyin."
         ),
-        Told.REPLY_NOT_SAVED: "Yanıt henüz saklanamadı: {failure} Bu sohbeti sürdürdüğünüzde yeniden denenir.",
+        Told.REPLY_NOT_SAVED: "Yanıt henüz saklanamadı: “{failure}” Bu sohbeti sürdürdüğünüzde yeniden denenir.",
         Told.MEMORY_SHORT: "{index}. tokende bellek yetmedi: {step}",
         Told.SPILLED: "boştaki {num_chats} sohbetin önbelleği diske taşındı.",
         Told.SPILLED_UNSAVED: (
@@ -65,12 +65,12 @@ class TurkishTold(TurkishRefusals):
         Told.STOPPED: "bu sohbetten {num_tokens} token sığıyor. Yanıt burada biter; olanlar duruyor.",
         Told.RESTORE_DAMAGED: (
             "Saklanan önbellek verisi bozuktu ve kenara ayrıldı; {index}. tokenden sonrası yeniden hesaplanıyor. "
-            "({failure})"
+            "(“{failure}”)"
         ),
         Told.RESTORE_FAILED: (
-            "Saklanan önbellek verisi kullanılamadı; {index}. tokenden sonrası yeniden hesaplanıyor. ({failure})"
+            "Saklanan önbellek verisi kullanılamadı; {index}. tokenden sonrası yeniden hesaplanıyor. (“{failure}”)"
         ),
-        Told.LOOKUP_FAILED: "Saklanan önbellek verisine bakılamadı; yeniden hesaplanıyor. ({failure})",
+        Told.LOOKUP_FAILED: "Saklanan önbellek verisine bakılamadı; yeniden hesaplanıyor. (“{failure}”)",
         Told.CANNOT_BE_STORED: (
             "Bu modelin önbellekleri diskte saklanamıyor; yeniden başlatılınca sohbetleri yeniden hesaplanır."
         ),
@@ -85,13 +85,13 @@ class TurkishTold(TurkishRefusals):
             "Bu önbelleğin bir parçası artık ne bellekte ne de diskte; yeniden başlatılınca yeniden hesaplanır."
         ),
         Told.CHAIN_GONE: "Bu önbelleğin sürdürdüğü parça artık diskte değil; sonraki turda hepsi saklanır.",
-        Told.NOT_SAVED: "Bu sohbetin önbelleği saklanamadı; sonraki tur yeniden dener. ({failure})",
+        Told.NOT_SAVED: "Bu sohbetin önbelleği saklanamadı; sonraki tur yeniden dener. (“{failure}”)",
         Told.NO_TEMPLATE: (
             "Bu modelin kendi sohbet şablonu yok; bu yüzden yalın bir şablon kullanılıyor. Yanıtlar zayıf olabilir: "
             "belki sohbet için hiç eğitilmedi."
         ),
         Told.MEASURING_WEIGHTS: (
-            "{name} modelinin daha küçük ağırlıklarla da aynı şeyi söyleyip söylemediği bir kez ölçülüyor …"
+            "{name} modelinin daha küçük ağırlıklarla da aynı şeyi söyleyip söylemediği bir kez ölçülüyor…"
         ),
         Told.IDS_LEFT_OUT: (
             "Bazı yanıtların token numaraları başka bir modelin ya da metinlerinin dediğini demiyor. Metin duruyor, "
@@ -143,9 +143,10 @@ class TurkishTold(TurkishRefusals):
         FileTold.MORE: "Bu dosyada olduğu gibi alınamayan başka şeyler de vardı.",
         SaveTold.DISK_ALMOST_FULL: "Disk neredeyse dolu; kalan yer iletiler için tutuluyor. Biraz yer açın.",
         SaveTold.QUOTA_USED_UP: (
-            "{num_bytes} büyüklüğündeki disk kotasını açık sohbetler dolduruyor. Kotayı artırın ya da önbellek bırakın."
+            "{num_bytes} büyüklüğündeki disk kotasını açık sohbetler dolduruyor. Kotayı artırın ya da bir önbelleği "
+            "boşaltın."
         ),
-        SaveTold.NOT_WRITTEN: "Önbellek diske yazılamadı: {failure}.",
+        SaveTold.NOT_WRITTEN: "Önbellek diske yazılamadı: “{failure}”.",
         SaveTold.BEGINNING_GONE: "Saklanan başlangıç bu arada kaldırıldı; sonraki kayıt baştan başlar.",
         SaveTold.CHAT_GONE: "Sohbet bu arada kaldırıldı.",
     }

@@ -43,11 +43,11 @@ class TurkishWriting(WritingTexts):
     SEED = "Tohum"
     SAMPLING = "Örnekleme"
     ENDED = "Bitiş"
-    WRITTEN_AT = "Yazıldığı an"
+    WRITTEN_AT = "Yazılma zamanı"
 
     FINISH_NAMES: ClassVar[Mapping[FinishReason, str]] = {
         FinishReason.STOP: "kendiliğinden",
-        FinishReason.LENGTH: "izin verilen en uzun yanıtta",
+        FinishReason.LENGTH: "izin verilen en büyük uzunlukta",
         FinishReason.CANCELLED: "durduruldu",
         FinishReason.CONTEXT_FULL: "bağlam doldu",
         FinishReason.INTERRUPTED: "kesildi",
