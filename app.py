@@ -145,7 +145,7 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
     from chatcache.chat import ChatService
     from chatcache.ui.app import PageServer
 
-    service = ChatService.open(config, progress=_say, waits=False)
+    service = ChatService.open(config, progress=_say, loads=False)
     try:
         stop = threading.Event()
         _on_signals(lambda *_: stop.set())
@@ -162,7 +162,7 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
 
         PageServer(service, listener)
         _say(f"Ready on {address.url} (Ctrl+C stops it)")
-        service.when_loaded(on_loaded)
+        service.load(on_loaded)  # last: it and the page's making would hold up each other
         stop.wait()
         if failures:
             time.sleep(LAST_WORDS_S)

@@ -38,21 +38,31 @@ class ChatService(ChatReading, ChatSessions):
     """
 
     @classmethod
-    def open(cls, config: ServiceConfig, progress: Progress = logger.info, *, waits: bool = True) -> ChatService:
+    def open(cls, config: ServiceConfig, progress: Progress = logger.info, *, loads: bool = True) -> ChatService:
         """Lock the data directory, load the model, start the model thread.
 
         Raises DataDirLockedError, StorageError, ModelLoadError, UnsupportedOptionError; nothing stays open then. Unless
-        it `waits`, the model's weights are still being loaded when this returns: chats can be read and changed, and
-        messages sent, which are answered once the weights are there. See `loading` and `when_loaded`.
+        it `loads`, the model's weights are left for `load`: chats can be read and changed before, and messages sent,
+        which are answered once the weights are there.
         """
-        runtime = Runtime.open(config, progress)
-        if waits:
+        service = cls(Runtime.open(config, progress), LOCAL_OWNER)
+        if loads:
             try:
-                runtime.loading.result()
+                service.load()
+                service._opened.loading.result()
             except BaseException:
-                runtime.close()
+                service.close()
                 raise
-        return cls(runtime, LOCAL_OWNER)
+        return service
+
+    def load(self, tell: Callable[[BaseException | None], object] = lambda _failure: None) -> None:
+        """Begin to load the weights of a service that was opened without them. Once, at most; does not wait.
+
+        `tell` is called on another thread: with None when they are there, or with what went wrong, which everything
+        that needs them raises from then on. It is not called where the service is closed before.
+        """
+        self._opened.loading.when_over(tell)
+        self._opened.loading.begin()
 
     def for_owner(self, owner: str) -> ChatService:
         """The same service for another person: sees and touches only that owner's sessions and caches."""
@@ -71,14 +81,9 @@ class ChatService(ChatReading, ChatSessions):
 
     @property
     def loading(self) -> LoadingReport | None:
-        """How far loading the model's weights is; None when they are there, or cannot be had."""
+        """How far loading the model's weights is, also before it begins; None when they are there, or cannot be had."""
         loading = self._opened.loading
         return None if loading.is_over else LoadingReport(loading.seconds, loading.step)
-
-    def when_loaded(self, tell: Callable[[BaseException | None], object]) -> None:
-        """Have `tell` called once, on any thread: with None when the weights are there, or with what went wrong, which
-        everything that needs them raises from then on. Not where the service is closed before."""
-        self._opened.loading.when_over(tell)
 
     # ------------------------------------------------------------------ turns
 

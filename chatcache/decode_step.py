@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from chatcache.cache.attention import MAX_SCORES, States, attend_by_matrices, attend_single_tokens, suits_matrices
+from chatcache.cache.attention import States, attend_by_matrices, attend_single_tokens, suits_matrices
+from chatcache.cache.scores import MAX_SCORES
 from chatcache.cache.session_cache import MAX_CANDIDATE_TOKENS, SessionCache
 from chatcache.step_threads import StepThreads
 from chatcache.weights.weight_form import JoinedProjections, joined_projections

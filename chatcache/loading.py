@@ -1,4 +1,4 @@
-"""`Loading`: what takes a while to make, on its way in a thread of its own, and everybody who waits for it."""
+"""`Loading`: what takes a while to make, in a thread of its own, and everybody who waits for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ T = TypeVar("T")
 
 
 class Loading(Generic[T]):
-    """Begins at once. Thread-safe."""
+    """Thread-safe."""
 
     def __init__(self, make: Callable[[Callable[[str], None]], T]) -> None:
-        """`make` is given a function to call with a sentence for people whenever it begins what takes long. It cannot
-        be stopped: given up, it goes on, and what it makes is dropped."""
+        """`make` is called when it begins, with a function to call with a sentence for people whenever something takes
+        long. It cannot be stopped: given up, it goes on, and what it makes is dropped."""
         self._make = make
-        self._began_s = time.monotonic()
+        self._began_s: float | None = None
         self._made: Future[T] = Future()
         self.step: str | None = None
         """What takes long just now, as a sentence."""
+
+    def begin(self) -> None:
+        """Once, at most."""
+        self._began_s = time.monotonic()
         threading.Thread(target=self._run, name="chatcache-loader", daemon=True).start()
 
     @property
@@ -34,8 +38,8 @@ class Loading(Generic[T]):
 
     @property
     def seconds(self) -> float:
-        """How long ago it began."""
-        return time.monotonic() - self._began_s
+        """How long ago it began; 0 before."""
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     @property
     def made(self) -> T | None:

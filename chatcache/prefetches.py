@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
-from chatcache.live_caches import LiveCaches
-from chatcache.restore import Restore
 from chatcache.session_key import SessionKey
+
+if TYPE_CHECKING:
+    from chatcache.live_caches import LiveCaches
+    from chatcache.restore import Restore
 
 
 class Prefetch(Enum):

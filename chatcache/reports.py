@@ -36,8 +36,8 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class LoadingReport:
-    """The model's weights are being loaded, for so many seconds by now. `step`: what takes long just now, as a
-    sentence."""
+    """The model's weights are not there yet; they have been loading for so many seconds by now. `step`: what takes long
+    just now, as a sentence."""
 
     seconds: float
     step: str | None = None

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from chatcache.cache.kinds import facts_of, resolve_kind, table_of_kinds
 from chatcache.cache_form import CacheForm, CacheForms
@@ -29,18 +29,14 @@ from chatcache.errors import (
     StorageError,
     UnsupportedOptionError,
 )
-from chatcache.loader import LoadedModel, load_weights
 from chatcache.loading import Loading
 from chatcache.memory.ladder import smaller_kinds
 from chatcache.memory.model_shape import ModelShape
 from chatcache.model_outline import ModelOutline, read_outline
-from chatcache.model_parts import ModelParts
-from chatcache.persistence import Persistence
 from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
 from chatcache.session_key import SessionKey
-from chatcache.session_pool import SessionPool
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
@@ -51,18 +47,24 @@ from storage.database import Database
 from storage.segment_store import SegmentStore
 from storage.temporary_database import TemporaryDatabase
 
+if TYPE_CHECKING:
+    from chatcache.loader import LoadedModel
+    from chatcache.model_parts import ModelParts
+    from chatcache.persistence import Persistence
+    from chatcache.session_pool import SessionPool
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
-Load = Callable[[Progress], LoadedModel]
+Load = Callable[[Progress], "LoadedModel"]
 
 
 class Runtime:
     """One open data directory, one model, one model thread: everything but the owner."""
 
     def __init__(self, database: Database, outline: ModelOutline, load: Load, config: ServiceConfig) -> None:
-        """`load` gives the model of this outline, with its weights; it is begun here, and takes as long as it takes."""
+        """`load` gives the model of this outline, with its weights; `loading` begins when it is told to."""
         self.database = database
         self._temporary = TemporaryDatabase()
         self.store = ChatStore(database, self._temporary)
@@ -118,14 +120,17 @@ class Runtime:
 
     @classmethod
     def open(cls, config: ServiceConfig, progress: Progress) -> Runtime:
-        """Lock the data directory, read what is small of the model, start the model thread, begin to load the weights.
-        On an error nothing stays open."""
+        """Lock the data directory, read what is small of the model, start the model thread. On an error nothing stays
+        open."""
         with translated_store_errors():
             database = Database.open(config.data_dir)
         try:
             outline = read_outline(config, progress)
 
             def load(note: Progress) -> LoadedModel:
+                # What computes takes a second to import, which nobody who opens the page need wait for.
+                from chatcache.loader import load_weights
+
                 def say(sentence: str) -> None:
                     progress(sentence)
                     note(sentence)
@@ -164,7 +169,7 @@ class Runtime:
     def _shape_or_refusal(self) -> ModelShape | UnsupportedOptionError:
         """Learnt when first asked for: on the model thread, which waits a moment for it."""
         try:
-            return self.call(ModelParts.shape)
+            return self.call(lambda parts: parts.shape())
         except UnsupportedOptionError as error:
             return error
 
@@ -225,6 +230,8 @@ class Runtime:
             raise
 
     def _assemble(self, loaded: LoadedModel, config: ServiceConfig) -> ModelParts:
+        from chatcache.model_parts import ModelParts  # here, as the loader is
+
         parts = self.scheduler.call(
             lambda: ModelParts.assemble(
                 loaded, config, self.prompts, self.forms, self.segments, lambda: self.scheduler.is_busy

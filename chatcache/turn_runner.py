@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
+from typing import TYPE_CHECKING
 
-from chatcache.engine import TurnRun
 from chatcache.errors import ChatCacheError
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
 from chatcache.library_calls import first_sentence
@@ -30,11 +30,14 @@ from storage.errors import InvalidRecordError, RowNotFoundError, StoreError
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus
 from storage.sentence import Sentence
 
+if TYPE_CHECKING:
+    from chatcache.engine import TurnRun
+
 logger = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S = 1.0
 
-MakeRun = Callable[[Turn, TurnRequest], TurnRun]
+MakeRun = Callable[[Turn, TurnRequest], "TurnRun"]
 
 
 class TurnRunner:

@@ -57,6 +57,7 @@ def loading_service(weights: HeldWeights, data_dir: Path, **options: Any) -> Ite
     config = ServiceConfig(data_dir=data_dir, **options)
     service = ChatService(Runtime(open_database(data_dir), weights.loaded, weights.load, config), LOCAL_OWNER)
     try:
+        service.load()
         yield service
     finally:
         service.close()

@@ -32,9 +32,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LoadedMod
 
 SLOW_TO_LOAD = """
 import sys, time
-import chatcache.loader
 import app
-chatcache.loader.load_weights.__globals__["_read_weights"] = lambda _outline: time.sleep(600)
+import chatcache.loader
+chatcache.loader._read_weights = lambda _outline: time.sleep(600)
 status = app.main(sys.argv[1:])
 sys.stdout.flush()
 app.os._exit(status)

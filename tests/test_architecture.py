@@ -1,6 +1,8 @@
 """Imports point one way (DESIGN section 4)."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -124,3 +126,12 @@ def test_only_app_reads_arguments_and_the_environment() -> None:
             assert "sys.argv" not in source or name.endswith("__main__"), name
             assert "os.environ" not in source, name
             assert "getenv" not in source, name
+
+
+def test_what_the_page_needs_imports_nothing_that_computes() -> None:
+    """The half of the library that models are made of takes a second, and nobody can write a message before."""
+    program = "import sys, chatcache.chat, chatcache.ui.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert "chatcache.runtime" in imported
+    assert not {"transformers.modeling_utils", "chatcache.loader", "chatcache.engine"} & set(imported)

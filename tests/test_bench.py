@@ -75,9 +75,10 @@ def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("bench.subjects.SETTLED_S", 0.001)
 
     def open_service(config: ServiceConfig) -> ChatService:
-        return ChatService(
-            Runtime(open_database(config.data_dir), tiny_llama, lambda _note: tiny_llama, config), LOCAL_OWNER
-        )
+        runtime = Runtime(open_database(config.data_dir), tiny_llama, lambda _note: tiny_llama, config)
+        service = ChatService(runtime, LOCAL_OWNER)
+        service.load()
+        return service
 
     return Workbench(
         config=ServiceConfig(data_dir=tmp_path),

@@ -353,7 +353,7 @@ def test_after_closing_every_call_says_so_and_stores_nothing(tiny_llama: LoadedM
         "wait_for_change": (session.id, 0),
     }
     named = {name for name in dir(ChatService) if not name.startswith("_")}
-    assert named - arguments.keys() == {"open", "close", "is_closed", "loading", "model_info", "when_loaded"}
+    assert named - arguments.keys() == {"open", "close", "is_closed", "load", "loading", "model_info"}
     for name in named & arguments.keys():
         with pytest.raises(ServiceClosedError, match="closed"):
             getattr(service, name)(*arguments[name])

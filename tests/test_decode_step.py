@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from chatcache.cache.attention import MAX_SCORES
 from chatcache.cache.kinds import make_session_cache
+from chatcache.cache.scores import MAX_SCORES
 from chatcache.cache.session_cache import SessionCache
 from chatcache.decode_step import DecodeStep
 from chatcache.weights.weight_form import apply_form

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
-from services import GREEDY, HeldWeights, loading_service, open_service
+from services import GREEDY, HeldWeights, loading_service, open_service, runtime_of
 
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
@@ -54,12 +55,10 @@ def test_how_far_it_is_can_be_asked_until_it_is_over(service: ChatService, weigh
     second = service.loading
     assert second is not None
     assert second.seconds > first.seconds >= 0
-    told: list[BaseException | None] = []
-    arrived = threading.Event()
-    service.when_loaded(lambda failure: (told.append(failure), arrived.set()))
+    told: SimpleQueue[BaseException | None] = SimpleQueue()
+    runtime_of(service).loading.when_over(told.put)
     weights.arrive()
-    assert arrived.wait(WAIT_S)
-    assert told == [None]
+    assert told.get(timeout=WAIT_S) is None
     assert service.loading is None
     assert service.model_info.weights == "full"
 
@@ -105,7 +104,7 @@ def test_what_is_said_of_caches_in_memory_waits_and_keeps_nobody_from_sending(
 def test_closing_does_not_wait_for_the_weights(weights: HeldWeights, tmp_path: Path) -> None:
     told: list[object] = []
     with loading_service(weights, tmp_path) as service, ThreadPoolExecutor() as pool:
-        service.when_loaded(told.append)
+        runtime_of(service).loading.when_over(told.append)
         session = service.create_session(sampling=GREEDY)
         turn = service.send(session.id, "Hello.")
         report = pool.submit(service.cache_report, session.id)
@@ -126,13 +125,13 @@ def test_weights_that_cannot_be_loaded_end_what_waits_for_them_with_the_reason(
     weights.failure = ModelLoadError("The weights are damaged.")
     session = service.create_session(sampling=GREEDY)
     turn = service.send(session.id, "Hello.")
-    told: list[BaseException | None] = []
-    service.when_loaded(told.append)
+    told: SimpleQueue[BaseException | None] = SimpleQueue()
+    runtime_of(service).loading.when_over(told.put)
     weights.arrive()
     stats = turn.result(WAIT_S).stats
     assert stats.finish_reason is FinishReason.ERROR
     assert "The weights are damaged." in stats.fallbacks[0]
-    assert told == [weights.failure]
+    assert told.get(timeout=WAIT_S) is weights.failure
     with pytest.raises(ModelLoadError, match="damaged"):
         service.cache_report(session.id)
     assert service.regenerate(session.id).result(WAIT_S).stats.finish_reason is FinishReason.ERROR
@@ -149,6 +148,7 @@ def test_what_is_given_up_is_made_in_vain_and_never_told() -> None:
 
     it, told = Loading(make), []
     it.when_over(told.append)
+    it.begin()
     it.give_up()
     goes_on.set()
     assert is_made.wait(WAIT_S)
@@ -157,7 +157,9 @@ def test_what_is_given_up_is_made_in_vain_and_never_told() -> None:
         it.result()
 
 
-def test_an_opened_service_waits_for_its_weights_unless_told_otherwise(tmp_path: Path, tiny_llama: LoadedModel) -> None:
+def test_an_opened_service_has_its_weights_unless_they_are_left_for_later(
+    tmp_path: Path, tiny_llama: LoadedModel
+) -> None:
     folder = tmp_path / "model"
     tiny_llama.model.save_pretrained(folder)
     tiny_llama.tokenizer.save_pretrained(folder)
@@ -165,9 +167,15 @@ def test_an_opened_service_waits_for_its_weights_unless_told_otherwise(tmp_path:
     config = ServiceConfig(model=str(folder), data_dir=tmp_path / "data", device="cpu")
     with pytest.raises(ModelLoadError, match="cannot be loaded"):
         ChatService.open(config)
-    service = ChatService.open(config, waits=False)
+    service = ChatService.open(config, loads=False)
+    told: SimpleQueue[BaseException | None] = SimpleQueue()
     try:
+        loading = service.loading
+        assert loading is not None
+        assert loading.seconds == 0
+        service.load(told.put)
         with pytest.raises(ModelLoadError, match="cannot be loaded"):
             service.cache_report(service.create_session().id)
+        assert isinstance(told.get(timeout=WAIT_S), ModelLoadError)
     finally:
         service.close()

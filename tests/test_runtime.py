@@ -17,6 +17,7 @@ def start(database: Database, loaded: LoadedModel) -> Runtime:
     """A runtime whose parts are all there."""
     runtime = Runtime(database, loaded, lambda _note: loaded, ServiceConfig(data_dir=database.data_dir))
     try:
+        runtime.loading.begin()
         runtime.loading.result()
     except BaseException:
         runtime.close()

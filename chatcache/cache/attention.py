@@ -20,6 +20,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from chatcache.cache.scores import MAX_SCORES
+
 GROUPED_SDPA = "chatcache_grouped_sdpa"
 
 _MAX_QUERY_TOKENS = 16
@@ -30,9 +32,6 @@ _JOINED_FROM_TOKENS = 512
 _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads, by one thread, beats the kernel: it computes each head's part for every
 head. Several threads mostly wait for each other in it; see `StepThreads`."""
-
-MAX_SCORES = 2**24
-"""More would take too much memory: the kernel holds none."""
 
 States = tuple[Tensor, Tensor]
 """Keys and values, `[1, key_heads, tokens, head_dim]` each."""

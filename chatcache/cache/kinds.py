@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 from chatcache.cache.codecs import Codec, Fp8Codec, Int4Codec, Int8Codec
@@ -28,6 +27,9 @@ from chatcache.cache.workspace import Workspace
 from chatcache.errors import UnsupportedOptionError
 from chatcache.told import Told
 from storage.sentence import Sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _CODECS: dict[str, Callable[[], Codec]] = {
     "quantized-int8": Int8Codec,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chatcache.cache.attention import MAX_SCORES
 from chatcache.cache.kinds import KINDS, ModelFacts, codec_of, installed_packages, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
+from chatcache.cache.scores import MAX_SCORES
 from chatcache.cache.states import NUM_KEPT_STATES
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import InvalidInputError
