@@ -25,6 +25,7 @@ from types import FrameType
 from chatcache.config import DEFAULT_DISK_QUOTA_BYTES, EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ChatCacheError, InvalidInputError
 from chatcache.memory.byte_sizes import parse_size
+from chatcache.openmp import let_threads_wait_awake_briefly
 from storage.data_dir import default_data_dir
 
 DEFAULT_PORT = 7860
@@ -135,8 +136,7 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
     _say(f"chatcache {version()}: loading {config.model} …")
     # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    # Threads of OpenMP spin while they wait, which beside one other busy program makes decoding tens of times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    let_threads_wait_awake_briefly()
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
     # What is made until the page is there stays. Looking through it for garbage again and again, which there is hardly

@@ -1,0 +1,3 @@
+from chatcache.openmp import let_threads_wait_awake_briefly
+
+let_threads_wait_awake_briefly()  # as app.py does, before anything imports torch

@@ -13,19 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
+from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from bench.line import Line
-from bench.llama_cpp import LlamaCpp, ensure_installed
+from bench.llama_cpp import ensure_installed, llama_cpp
 from bench.machine import load, machine_facts
 from bench.rows import ROWS
 from bench.subjects import BenchError, PlainTransformers, Subject
 from bench.table import as_json, markdown
 from bench.workbench import Workbench
+from bench.worker import Worker
+from chatcache import openmp
 from chatcache.checkpoint.model_files import embedded_gguf, locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.library_calls import quiet_transformers
-from chatcache.model_options import resolve_device, resolve_dtype
 
 BUILD_DIR = Path("build")
 TEXT_FILE = Path("chatcache/weights/sample_text.txt")
@@ -92,14 +94,17 @@ def _workbench(given: argparse.Namespace) -> Workbench:
     folder = locate_model(given.model, data_dir / "models", _say).folder
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto").eval()
-        device = resolve_device(config.device)
-        model.to(device=device, dtype=resolve_dtype(config.dtype, model.dtype, device))
-    peers: list[Subject] = [PlainTransformers(model, tokenizer)]
+    peers: list[Subject] = [_transformers(folder, given.device, tokenizer)]
     if given.peers:
         gguf_file = embedded_gguf() if given.model == EMBEDDED_MODEL else Path(given.model)
-        peers.append(LlamaCpp(ensure_installed(BUILD_DIR / "peers"), gguf_file, tokenizer))
+        peers.append(llama_cpp(ensure_installed(BUILD_DIR / "peers"), gguf_file, tokenizer))
     return Workbench(config, tuple(peers), tokenizer, TEXT_FILE.read_text("utf-8"), given.runs, given.quick)
+
+
+def _transformers(folder: Path, device: str, tokenizer: PreTrainedTokenizerBase) -> Worker:
+    """With the environment that it has when nobody sets anything."""
+    command = (sys.executable, "-m", "bench.transformers_worker", folder, device, torch.get_num_threads())
+    return Worker(PlainTransformers.name, command, tokenizer, unset=tuple(openmp.SETTINGS))
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,6 @@
-"""Runs llama.cpp in a process of its own, in the peers' environment: one JSON command a line in, one answer a line out.
+"""Runs llama.cpp in a process of its own, in the peers' environment; see `worker.py`.
 
-Commands: {"read": ids} computes a prompt anew, {"write": number} goes on greedily from its end as often as asked.
-Answers: {"seconds": …, "num_tokens": …}. This file imports nothing of chatcache, which is not installed there.
+This file imports nothing of chatcache, which is not installed there.
 """
 
 import json
@@ -26,7 +25,7 @@ def main() -> None:
             seconds = time.perf_counter() - began_s
         else:
             num_tokens, seconds = write(llama, prompt, command["write"])
-        sys.stdout.write(json.dumps({"seconds": seconds, "num_tokens": num_tokens}) + "\n")
+        sys.stdout.write(json.dumps({"tokens_per_s": num_tokens / seconds}) + "\n")
         sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import PreTrainedModel
 
+from bench.aside import aside
 from bench.line import Line, Ratio
 from bench.speed import NUM_NEW_TOKENS, contexts
 from bench.workbench import Workbench
@@ -74,6 +75,7 @@ def _tokens_per_s(model: PreTrainedModel, step: DecodeStep | None, held: Session
     return speed
 
 
+@aside
 @torch.inference_mode()
 def _filled(model: PreTrainedModel, kind: str, ids: Sequence[int]) -> SessionCache:
     held = make_session_cache(model, kind)
@@ -85,6 +87,7 @@ def _filled(model: PreTrainedModel, kind: str, ids: Sequence[int]) -> SessionCac
     return held
 
 
+@aside
 @torch.inference_mode()
 def _read(model: PreTrainedModel, kind: str, ids: list[int]) -> tuple[Tensor, float]:
     """Logits at every few tokens, `[positions, vocabulary]`, and what the cache takes for a token in the end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -85,16 +86,21 @@ class PlainTransformers:
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """`tokenizer`: needed to read text."""
         self._model: Any = model
         self._tokenizer = tokenizer
         self._ids = torch.empty((1, 0), dtype=torch.long)
         self._cache: DynamicCache | None = None
 
-    @torch.inference_mode()
     def read(self, text: str) -> float:
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        self._ids = torch.tensor([ids], device=self._model.device)
+        assert self._tokenizer is not None
+        return self.read_ids(self._tokenizer.encode(text, add_special_tokens=False))
+
+    @torch.inference_mode()
+    def read_ids(self, ids: Sequence[int]) -> float:
+        """`read`, of ids."""
+        self._ids = torch.tensor([list(ids)], device=self._model.device)
         self._cache = DynamicCache(config=self._model.config)
         began_s = time.perf_counter()
         logits = self._model(self._ids, cache=self._cache, use_cache=True, logits_to_keep=1).logits

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from bench.aside import aside
 from bench.line import Line, Ratio
 from bench.speed import NUM_NEW_TOKENS
 from bench.subjects import settle
@@ -88,6 +89,7 @@ def measure_sampling(bench: Workbench) -> Iterator[Line]:
     yield Line("decode at 512, default sampling", "tokens/s", speeds["default"], {"greedy": speeds["greedy"]}, (ratio,))
 
 
+@aside
 @torch.inference_mode()
 def _forward_s(bench: Workbench, num_tokens: int) -> float:
     """How long the model itself takes for the tokens of the next message, after `num_tokens` others."""

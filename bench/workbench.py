@@ -16,6 +16,7 @@ from typing import Any
 from transformers.modeling_utils import PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from bench.aside import aside
 from bench.subjects import Ours, Subject
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
@@ -61,7 +62,7 @@ class Workbench:
 
     def model(self, **changes: Any) -> PreTrainedModel:
         """The model that `service` would have, with `changes` to its config."""
-        return self.load_model(dataclasses.replace(self.config, **changes)).model
+        return aside(self.load_model)(dataclasses.replace(self.config, **changes)).model
 
     def prompt(self, num_tokens: int) -> str:
         """A message of about `num_tokens` tokens."""
@@ -76,7 +77,7 @@ class Workbench:
         figures: dict[str, list[float]] = {name: [] for name in measures}
         for run in range(self.num_runs + 1):
             for name, measure in measures.items():
-                value = measure()
+                value = aside(measure)()
                 if run > 0:
                     figures[name].append(value)
         return {name: statistics.median(values) for name, values in figures.items()}

@@ -20,7 +20,8 @@ import torch
 NUM_RECENT = 3
 """A step's time is taken as the median of so many."""
 TRIED_EVERY = 128
-"""After so many steps the way not taken is measured again."""
+"""After so many steps the way not taken is measured again, and after twice as many each time it has lost again."""
+MOST_TRIED_EVERY = 1024
 
 
 class StepThreads:
@@ -57,6 +58,8 @@ class _Trial:
     num_threads: int
     left: deque[int] = field(init=False)
     num_steps: int = 0
+    won: int = 0
+    tried_every: int = TRIED_EVERY
     seconds: dict[int, deque[float]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,9 +71,11 @@ class _Trial:
         return min(self.seconds, key=lambda num: statistics.median(self.seconds[num]))
 
     def next(self) -> int:
-        if not self.left and self.num_steps >= TRIED_EVERY:
-            other = next(num for num in self.seconds if num != self.quicker)
-            self.left.extend([other] * NUM_RECENT)
+        if not self.left and self.num_steps >= self.tried_every:
+            has_won_again = self.won == self.quicker
+            self.tried_every = min(2 * self.tried_every, MOST_TRIED_EVERY) if has_won_again else TRIED_EVERY
+            self.won = self.quicker
+            self.left.extend([next(num for num in self.seconds if num != self.won)] * NUM_RECENT)
             self.num_steps = 0
         return self.left[0] if self.left else self.quicker
 

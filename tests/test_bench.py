@@ -18,6 +18,7 @@ from bench.sight import chat_file
 from bench.subjects import BenchError, PlainTransformers
 from bench.table import as_json, figure, markdown
 from bench.workbench import Workbench
+from bench.worker import Worker
 from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.config import ServiceConfig
 from chatcache.loader import LoadedModel
@@ -140,7 +141,7 @@ import json, sys
 for line in sys.stdin:
     command = json.loads(line)
     number = len(command["read"]) if "read" in command else command["write"]
-    print(json.dumps({"seconds": 0.5, "num_tokens": number}), flush=True)
+    print(json.dumps({"tokens_per_s": 2 * number}), flush=True)
     if number == 7:
         sys.stderr.write("no memory left")
         sys.exit(3)
@@ -148,12 +149,11 @@ for line in sys.stdin:
 
 
 def test_llama_cpp_is_asked_in_a_process_of_its_own_and_its_end_is_told(
-    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    monkeypatch.setattr(llama_cpp, "_WORKER", worker)
-    subject = llama_cpp.LlamaCpp(Path(sys.executable), tmp_path / "model.gguf", tiny_llama.tokenizer)
+    subject = Worker("llama.cpp", (sys.executable, worker), tiny_llama.tokenizer)
     num_tokens = len(tiny_llama.tokenizer.encode("Hello there", add_special_tokens=False))
     assert subject.read("Hello there") == 2 * num_tokens
     assert subject.write(32) == 64
@@ -170,7 +170,7 @@ def test_the_worker_finds_the_package_and_not_the_module_of_its_name_beside_it(
     package = tmp_path / "llama_cpp.py"
     package.write_text("import sys\nsys.exit('the package was found')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    subject = llama_cpp.LlamaCpp(Path(sys.executable), tmp_path / "model.gguf", tiny_llama.tokenizer)
+    subject = llama_cpp.llama_cpp(Path(sys.executable), tmp_path / "model.gguf", tiny_llama.tokenizer)
     with pytest.raises(BenchError, match="the package was found"):
         subject.read("Hello there")
     subject.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from chatcache.step_threads import NUM_RECENT, TRIED_EVERY, StepThreads
+from chatcache.step_threads import MOST_TRIED_EVERY, NUM_RECENT, TRIED_EVERY, StepThreads
 
 
 class Machine:
@@ -51,6 +52,18 @@ def test_the_other_way_is_tried_again_and_taken_once_it_is_quicker() -> None:
     taken = machine.steps(TRIED_EVERY)
     assert 2 in taken[: TRIED_EVERY // 2]
     assert set(taken[-20:]) == {2}
+
+
+def test_what_loses_again_and_again_is_tried_more_and_more_rarely() -> None:
+    machine = Machine(lambda num: float(num))
+    taken = machine.steps(4 * MOST_TRIED_EVERY)
+    tries = [step for step, (before, num) in enumerate(itertools.pairwise(taken)) if (before, num) == (1, 2)][1:]
+    gaps = [after - before for before, after in itertools.pairwise(tries)]
+    assert gaps[0] == pytest.approx(TRIED_EVERY, abs=NUM_RECENT)
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == pytest.approx(MOST_TRIED_EVERY, abs=NUM_RECENT)
+    machine.seconds = lambda num: 1.0 / num
+    assert machine.steps(MOST_TRIED_EVERY + TRIED_EVERY)[-TRIED_EVERY:].count(1) <= NUM_RECENT
 
 
 def test_what_becomes_slow_is_left_at_once() -> None:
