@@ -67,14 +67,14 @@
       if (event.target.closest("a[data-session], #new-chat, #new-temporary-chat")) close();
     });
     close();
-    document.body.classList.add("cc-ready");
+    requestAnimationFrame(() => document.body.classList.add("cc-ready"));
   };
 
   // New text is followed as long as the reader is at the end.
   const start = () => {
     const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
-    if (!talk || !toggle) return setTimeout(start, 50);
+    if (!talk || !toggle?.parentElement.classList.contains("open")) return setTimeout(start, 20); // Gradio opens it at first
     leaveRoomForTheChat(toggle);
     let atEnd = true;
     talk.addEventListener("scroll", () => {

@@ -44,6 +44,35 @@ def assert_in_view(page: Page, element: Locator) -> None:
     assert element.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), element.inner_text()
 
 
+NOTE_SHIFTS = """
+    window.shifts = [];
+    new PerformanceObserver((list) => {
+      for (const { value, sources } of list.getEntries()) {
+        const moved = sources.map(({ node }) => node?.id || node?.className || node?.nodeName);
+        window.shifts.push({ value, moved });
+      }
+    }).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+def test_while_a_page_is_loading_a_word_says_so_and_what_stands_there_stays(
+    screen: tuple[Page, Texts], site: Site
+) -> None:
+    page, texts = screen
+    session = site.service.create_session(sampling=SHORT)
+    site.service.send(session.id, "One.").result(60)
+    page.add_init_script(NOTE_SHIFTS)
+    page.add_init_script(
+        "new MutationObserver(() => { window.opening ??= document.querySelector('#transcript .opening')?.innerText; })"
+        ".observe(document, { childList: true, subtree: true })"
+    )
+    page.goto(site.address(session.id))
+    expect(page.locator("#cache .account-bar")).to_have_count(2)
+    assert page.evaluate("window.opening") == texts.OPENING
+    shifts = page.evaluate("window.shifts")
+    assert sum(shift["value"] for shift in shifts) < 0.15, shifts  # a list that slid in made 0.25 of it
+
+
 def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], site: Site) -> None:
     page, texts = screen
     session = site.service.create_session(sampling=SHORT)

@@ -145,7 +145,9 @@ def make_theme() -> gr.themes.Base:
     """Gradio's plain theme with the system's own fonts, so that no font is fetched."""
     system = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Helvetica", "Arial", "sans-serif"]
     mono = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Liberation Mono", "monospace"]
-    return gr.themes.Base(primary_hue="teal", neutral_hue="stone", font=system, font_mono=mono)
+    theme = gr.themes.Base(primary_hue="teal", neutral_hue="stone", font=system, font_mono=mono)
+    # The grounds of chat.css: Gradio's page has these before any style sheet is there.
+    return theme.set(body_background_fill="#faf9f7", body_background_fill_dark="#171615")
 
 
 class InTheBrowsersLanguage:

@@ -32,6 +32,11 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
     )
 
 
+def render_cache_opening(texts: Texts) -> str:
+    """The place of the region, until the chat is known."""
+    return f'<div class="skeleton" aria-hidden="true"><h2>{texts.CACHE}</h2><p></p><p></p><p></p></div>'
+
+
 def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bool = False) -> list[str]:
     """The turn's account in sentences: what was reused and from where, what was computed and why."""
     reused, total = stats.num_cached_tokens, stats.num_prompt_tokens

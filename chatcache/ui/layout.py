@@ -19,7 +19,7 @@ from chatcache.ui.shelf import Shelf
 from chatcache.ui.shortcuts import render_shortcuts
 from chatcache.ui.side import Side, lay_out_side
 from chatcache.ui.texts import Texts
-from chatcache.ui.transcript import LIVE_TEMPLATE
+from chatcache.ui.transcript import LIVE_TEMPLATE, render_opening
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
@@ -151,7 +151,11 @@ def _lay_out_conversation(texts: Texts) -> dict[str, Any]:
     made: dict[str, Any] = {}
     with gr.Column(elem_id="conversation"):
         made["transcript"] = gr.HTML(
-            "", html_template=log, js_on_load=script("actions"), elem_id="transcript", apply_default_css=False
+            render_opening(texts),
+            html_template=log,
+            js_on_load=script("actions"),
+            elem_id="transcript",
+            apply_default_css=False,
         )
         made["live"] = gr.HTML(
             None, html_template=LIVE_TEMPLATE, js_on_load=script("live"), elem_id="live", apply_default_css=False

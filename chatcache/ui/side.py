@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from chatcache.reports import ModelInfo
+from chatcache.ui.cache_panel import render_cache_opening
 from chatcache.ui.facts import render_meanings
 from chatcache.ui.settings_panel import SettingsPanel, lay_out_settings
 from chatcache.ui.storage_panel import render_waiting
@@ -49,7 +50,9 @@ class Side:
 def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -> Side:
     """Make the components, inside the row that is open. `script` gives what a component runs on the page."""
     with gr.Column(elem_id="side"):
-        cache = gr.HTML("", js_on_load=script("cache"), elem_id="cache", apply_default_css=False)
+        cache = gr.HTML(
+            render_cache_opening(texts), js_on_load=script("cache"), elem_id="cache", apply_default_css=False
+        )
         _lay_out_meanings(texts, MEANT_OF_CACHE, "cache-meanings")
         with gr.Column(elem_id="panels"):
             settings = lay_out_settings(texts, model, script("settings"))

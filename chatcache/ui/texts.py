@@ -77,6 +77,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts):
         "December",
     )  # fmt: skip
 
+    OPENING = "Loading…"
     CONVERSATION = "Conversation"
     YOU = "You"
     MODEL = "Model"

@@ -62,6 +62,11 @@ def render_transcript(
     return "".join(parts)
 
 
+def render_opening(texts: Texts) -> str:
+    """What stands there until the chat is known."""
+    return f'<p class="status opening" role="status"><span class="pulse"></span>{texts.OPENING}</p>'
+
+
 def render_welcome(texts: Texts, *, is_temporary: bool = False, undone_id: str | None = None) -> str:
     """A chat without messages; where they were rolled back, the way to the first turn of them."""
     suggestions = "".join(

@@ -79,6 +79,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
         "Ocak", "Şubat", "Mart", "Nisan", "Mayıs", "Haziran", "Temmuz", "Ağustos", "Eylül", "Ekim", "Kasım", "Aralık",
     )  # fmt: skip
 
+    OPENING = "Yükleniyor…"
     CONVERSATION = "Konuşma"
     YOU = "Siz"
     MODEL = "Model"
