@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from transformers import PretrainedConfig
 
 from chatcache.errors import UnsupportedOptionError
 from chatcache.weights.packed_linear import FORMS
@@ -12,7 +11,7 @@ MIN_CONTEXT_TOKENS = 16
 CONTEXT_TOKENS_WITHOUT_LIMIT = 32_768
 """What is used for models whose architecture has no limit of its own (recurrent ones)."""
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_device(requested: str) -> torch.device:
@@ -43,9 +42,9 @@ def resolve_dtype(requested: str, of_checkpoint: torch.dtype | None, device: tor
     full speed, else float32. Raises UnsupportedOptionError for an unknown name.
     """
     if requested != "auto":
-        if requested not in _DTYPES:
-            raise UnsupportedOptionError(f'dtype="{requested}" is not offered. Use auto, {", ".join(_DTYPES)}.')
-        return _DTYPES[requested]
+        if requested not in DTYPES:
+            raise UnsupportedOptionError(f'dtype="{requested}" is not offered. Use auto, {", ".join(DTYPES)}.')
+        return DTYPES[requested]
     if of_checkpoint == torch.bfloat16 and _has_fast_bfloat16(device):
         return torch.bfloat16
     if of_checkpoint == torch.float16 and device.type != "cpu":
@@ -63,11 +62,9 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def resolve_context(requested: int | None, config: PretrainedConfig) -> int:
-    """The context length: what was asked for, or else what the model supports. Raises UnsupportedOptionError."""
-    text_config = config.get_text_config(decoder=True)
-    names = ("max_position_embeddings", "max_seq_len", "seq_length")
-    limit = next((value for name in names if isinstance(value := getattr(text_config, name, None), int)), None)
+def resolve_context(requested: int | None, limit: int | None) -> int:
+    """The context length: what was asked for, or else what the model supports, whose architecture has this limit or
+    none. Raises UnsupportedOptionError."""
     if requested is None:
         return limit if limit is not None else CONTEXT_TOKENS_WITHOUT_LIMIT
     if requested < MIN_CONTEXT_TOKENS or (limit is not None and requested > limit):

@@ -6,8 +6,6 @@ Enough to count tokens, to make prompts and to lay out a page. The weights are `
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +13,17 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import GenerationConfig
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE, DEFAULT_TEMPLATE_STOP
+from chatcache.checkpoint.checkpoint_facts import CheckpointFacts, FactsMemory
 from chatcache.checkpoint.model_files import ModelFiles, locate_model
+from chatcache.checkpoint.tokenizer_files import eos_token_ids_of, read_tokenizer
 from chatcache.config import ServiceConfig
-from chatcache.errors import InvalidInputError, ModelLoadError
-from chatcache.library_calls import first_sentence, quiet_transformers
-from chatcache.model_options import check_form, resolve_context, resolve_device, resolve_dtype
+from chatcache.errors import InvalidInputError
+from chatcache.library_calls import quiet_transformers
+from chatcache.model_options import DTYPES, check_form, resolve_context, resolve_device, resolve_dtype
 from chatcache.stats import Sampling
 from chatcache.told import Told
 from storage.sentence import Sentence
@@ -42,15 +41,17 @@ class ModelOutline:
     """What was read from a causal chat model's small files, and where and how it is to be computed.
 
     `digest` covers config and weight files, `tokenizer_digest` decides whether stored token ids still mean the same;
-    both are hex. Every field of `default_sampling` but the seed is set. `notices` are sentences for people.
+    both are hex. `layer_types` are the library's, one for each layer; the model has `num_token_ids` token ids, its
+    tokenizer perhaps more. Every field of `default_sampling` but the seed is set. `notices` are sentences for people.
     """
 
     name: str
     digest: str
     folder: Path
-    config: PretrainedConfig
     device: torch.device
     dtype: torch.dtype
+    layer_types: tuple[str, ...]
+    num_token_ids: int
     tokenizer: PreTrainedTokenizerBase
     tokenizer_digest: str
     max_context_tokens: int
@@ -58,11 +59,6 @@ class ModelOutline:
     eos_token_ids: frozenset[int]
     chat_template: str
     notices: tuple[str, ...]
-
-    @property
-    def num_token_ids(self) -> int:
-        """How many token ids the model has; its tokenizer may have more."""
-        return int(self.config.get_text_config(decoder=True).vocab_size)
 
 
 def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda _line: None) -> ModelOutline:
@@ -76,12 +72,9 @@ def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda
     check_form(config.weights, device)
     files = locate_model(config.model, config.data_dir / "models", progress)
     with quiet_transformers():
-        model_config = _load_config(files)
-        _check_is_causal(model_config, files)
-        max_context_tokens = resolve_context(config.max_context_tokens, model_config)
-        dtype = resolve_dtype(config.dtype, getattr(model_config, "dtype", None), device)
-        tokenizer = _load_tokenizer(files)
+        facts, tokenizer = _facts_and_tokenizer(files, FactsMemory(config.data_dir / "models" / "checkpoints.json"))
         generation_config = _load_generation_config(files)
+    max_context_tokens = resolve_context(config.max_context_tokens, facts.max_context_tokens)
     sampling = sampling_of(generation_config, max_context_tokens)
     template = own_chat_template(tokenizer)
     if template is None:
@@ -90,24 +83,20 @@ def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda
         name=files.name,
         digest=files.digest,
         folder=files.folder,
-        config=model_config,
         device=device,
-        dtype=dtype,
+        dtype=resolve_dtype(config.dtype, DTYPES.get(facts.dtype or ""), device),
+        layer_types=facts.layer_types,
+        num_token_ids=facts.num_token_ids,
         tokenizer=tokenizer,
-        tokenizer_digest=digest_of_tokenizer(tokenizer),
+        tokenizer_digest=facts.tokenizer_digest,
         max_context_tokens=max_context_tokens,
         default_sampling=sampling,
-        eos_token_ids=_eos_token_ids(generation_config, model_config, tokenizer),
+        eos_token_ids=frozenset(
+            (*facts.eos_token_ids, *eos_token_ids_of(generation_config), *eos_token_ids_of(tokenizer))
+        ),
         chat_template=template or DEFAULT_CHAT_TEMPLATE,
         notices=() if template else (NO_TEMPLATE_NOTICE,),
     )
-
-
-def digest_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hex SHA-256 over every (id, token) and the special tokens: equal digests give stored ids the same meaning."""
-    vocabulary = sorted((int(token_id), token) for token, token_id in tokenizer.get_vocab().items())
-    special = sorted(int(token_id) for token_id in tokenizer.all_special_ids)
-    return hashlib.sha256(json.dumps([vocabulary, special], separators=(",", ":")).encode()).hexdigest()
 
 
 def sampling_of(generation_config: Any, max_context_tokens: int) -> Sampling:
@@ -135,42 +124,17 @@ def sampling_of(generation_config: Any, max_context_tokens: int) -> Sampling:
     )
 
 
-def _load_config(files: ModelFiles) -> PretrainedConfig:
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            files.folder, trust_remote_code=False, local_files_only=True
-        )
-    except Exception as error:  # broken JSON, an unknown architecture, code to execute: each has its own exception
-        raise ModelLoadError(
-            f"The config.json of {files.name} cannot be used: {first_sentence(error)} Choose a model that transformers "
-            f"{transformers.__version__} supports without code of its own."
-        ) from error
-    return config
+def _facts_and_tokenizer(files: ModelFiles, memory: FactsMemory) -> tuple[CheckpointFacts, PreTrainedTokenizerBase]:
+    """As they are remembered, or found out now."""
+    known = memory.get(files)
+    tokenizer_class = getattr(transformers, known.tokenizer_class, None) if known is not None else None
+    if known is not None and tokenizer_class is not None:
+        return known, read_tokenizer(files, tokenizer_class)
+    from chatcache.checkpoint_reader import read_checkpoint  # imports what takes long
 
-
-def _check_is_causal(config: PretrainedConfig, files: ModelFiles) -> None:
-    kind = config.model_type
-    refusal = f"{files.name} ({', '.join(config.architectures or [kind])}) is not a chat model: "
-    remedy = " Choose an instruction-tuned causal language model."
-    if config.is_encoder_decoder:
-        raise ModelLoadError(f"{refusal}it is an encoder-decoder.{remedy}")
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelLoadError(f"{refusal}transformers has no causal language model of the type {kind}.{remedy}")
-    # By their names: to have the classes themselves, half the library would be imported.
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
-    known = {names} if isinstance(names, str) else set(names)
-    if config.architectures and not known & set(config.architectures):
-        raise ModelLoadError(f"{refusal}its weights are not those of a causal language model.{remedy}")
-
-
-def _load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(files.folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # missing or damaged files, a missing package: each has its own exception
-        raise ModelLoadError(
-            f"The tokenizer of {files.name} cannot be read: {first_sentence(error)} "
-            "Copy or download the model again, tokenizer.json included."
-        ) from error
+    facts, tokenizer = read_checkpoint(files)
+    memory.put(files, facts)
+    return facts, tokenizer
 
 
 def _load_generation_config(files: ModelFiles) -> GenerationConfig:
@@ -181,16 +145,6 @@ def _load_generation_config(files: ModelFiles) -> GenerationConfig:
         return GenerationConfig.from_pretrained(
             files.folder, config_file_name="config.json", local_files_only=True, _from_model_config=True
         )
-
-
-def _eos_token_ids(
-    generation_config: GenerationConfig, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-) -> frozenset[int]:
-    ids: set[int] = set()
-    for owner in (generation_config, config.get_text_config(decoder=True), tokenizer):
-        value = getattr(owner, "eos_token_id", None)
-        ids.update(value if isinstance(value, list | tuple) else () if value is None else (value,))
-    return frozenset(ids)
 
 
 def own_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from chatcache.cache.kinds import facts_of, resolve_kind, table_of_kinds
+from chatcache.cache.kinds import ModelFacts, installed_packages, resolve_kind, table_of_kinds
 from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
@@ -260,7 +260,7 @@ class _SessionLock:
 
 def _forms(config: ServiceConfig, outline: ModelOutline) -> CacheForms:
     """What chats' caches may be, and what they are where nothing is chosen. What a person chose never gets smaller."""
-    facts = facts_of(outline.config, outline.device.type)
+    facts = ModelFacts(outline.layer_types, outline.device.type, installed_packages())
     kind = resolve_kind(facts, config.cache)
     possible = tuple(fit.kind for fit in table_of_kinds(facts) if fit.refusal is None)
     smaller = smaller_kinds(kind, possible) if config.cache == "auto" else ()

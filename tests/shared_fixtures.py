@@ -14,10 +14,11 @@ from databases import open_database
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from chatcache.cache.kinds import layer_types_of
 from chatcache.checkpoint.model_files import locate_model
+from chatcache.checkpoint.tokenizer_files import digest_of_tokenizer
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.loader import LoadedModel, load_model
-from chatcache.model_outline import digest_of_tokenizer
 from chatcache.stats import Sampling
 from chatcache.weights.weight_form import apply_form
 from storage.database import Database
@@ -122,7 +123,8 @@ def tiny_llama(tiny_tokenizer: PreTrainedTokenizerFast) -> LoadedModel:
     apply_form(model, "full")
     return LoadedModel(
         model=model,
-        config=config,
+        layer_types=layer_types_of(config),
+        num_token_ids=config.vocab_size,
         device=model.device,
         dtype=model.dtype,
         tokenizer=tiny_tokenizer,

@@ -45,7 +45,13 @@ LAYERS = (
         "chatcache.stored_tokens",
     ),
     ("chatcache.memory",),
-    ("chatcache.cache",),
+    (
+        "chatcache.cache",
+        "chatcache.loader",
+        "chatcache.model_outline",
+        "chatcache.checkpoint_reader",
+        "chatcache.fingerprint",
+    ),
     ("chatcache",),
     ("storage",),
 )

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from chatcache.cache.kinds import layer_types_of
 from chatcache.loader import LoadedModel
 
 VOCABULARY_SIZE = 97
@@ -97,7 +98,13 @@ def tiny_model(name: str, vocabulary_size: int = VOCABULARY_SIZE) -> PreTrainedM
 def with_model(loaded: LoadedModel, model: PreTrainedModel, **changes: Any) -> LoadedModel:
     """`loaded` with another model behind its tokenizer."""
     return dataclasses.replace(
-        loaded, model=model, config=model.config, device=model.device, dtype=model.dtype, **changes
+        loaded,
+        model=model,
+        layer_types=layer_types_of(model.config),
+        num_token_ids=model.config.get_text_config(decoder=True).vocab_size,
+        device=model.device,
+        dtype=model.dtype,
+        **changes,
     )
 
 

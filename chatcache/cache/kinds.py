@@ -75,8 +75,13 @@ def codec_of(kind: str) -> Codec | None:
 
 def facts_of(config: PreTrainedConfig, device_type: str) -> ModelFacts:
     """The facts of a model that need not be loaded."""
+    return ModelFacts(layer_types_of(config), device_type, installed_packages())
+
+
+def layer_types_of(config: PreTrainedConfig) -> tuple[str, ...]:
+    """The library's type of each layer."""
     layer_types, _ = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-    return ModelFacts(tuple(layer_types), device_type, installed_packages())
+    return tuple(layer_types)
 
 
 def installed_packages() -> frozenset[str]:

@@ -6,11 +6,10 @@ together with the file's size, times and inode, and read again when one of them 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 from pathlib import Path
+
+from chatcache.checkpoint.json_memory import JsonMemory
 
 ALWAYS_READ_BYTES = 2**20
 
@@ -25,7 +24,7 @@ class FileDigests:
     """Digests of files, with a memory in `cache_file`. A memory that cannot be read or written costs time, no more."""
 
     def __init__(self, cache_file: Path, always_read_bytes: int = ALWAYS_READ_BYTES) -> None:
-        self._cache_file = cache_file
+        self._memory = JsonMemory(cache_file)
         self._always_read_bytes = always_read_bytes
 
     def sha256(self, path: Path) -> str:
@@ -35,25 +34,11 @@ class FileDigests:
         if status.st_size <= self._always_read_bytes:
             return sha256_of_file(path)
         stamp = f"{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_ino}"
-        known = self._load()
+        known = self._memory.load()
         match known.get(str(path)):
             case {"stamp": str(remembered), "sha256": str(digest)} if remembered == stamp:
                 return digest
         digest = sha256_of_file(path)
-        self._store(known | {str(path): {"stamp": stamp, "sha256": digest}})
-        return digest
-
-    def _load(self) -> dict[str, object]:
-        try:
-            known = json.loads(self._cache_file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
-
-    def _store(self, known: dict[str, object]) -> None:
         present = {path: entry for path, entry in known.items() if Path(path).exists()}
-        temporary = self._cache_file.with_name(f"{self._cache_file.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            self._cache_file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(present, indent=1), "utf-8")
-            temporary.replace(self._cache_file)
+        self._memory.store(present | {str(path): {"stamp": stamp, "sha256": digest}})
+        return digest

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 from chatcache.checkpoint.file_digests import FileDigests, sha256_of_file
@@ -134,6 +133,9 @@ def _replace(folder: Path, gguf_file: Path, dtype: torch.dtype, progress: Callab
 
 
 def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
+    # Most starts convert nothing, and these take long to import.
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
     source, name = str(gguf_file.parent), gguf_file.name
     # Some of the library's bars on stderr have no switch.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):

@@ -7,21 +7,18 @@ fast the more exact one is taken, so that the choice does not depend on what els
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from chatcache.checkpoint.json_memory import JsonMemory
 from chatcache.library_calls import can_keep_logits
 from chatcache.weights.packed_linear import FORMS, PackedLinear
 
@@ -86,29 +83,18 @@ class FormChoices:
     """Choices made on this machine, by model, in a small JSON file. One that cannot be read or written costs time."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._memory = JsonMemory(file)
 
     def get(self, key: str) -> FormChoice | None:
         """The choice for a model; None where none was made."""
         try:
-            choice = FormChoice(**self._load()[key])
+            choice = FormChoice(**self._memory.load()[key])
         except (KeyError, TypeError):
             return None
         return choice if choice.form in FORMS else None
 
     def put(self, key: str, choice: FormChoice) -> None:
-        temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(self._load() | {key: asdict(choice)}, indent=1), "utf-8")
-            temporary.replace(self._file)
-
-    def _load(self) -> dict[str, dict[str, Any]]:
-        try:
-            known = json.loads(self._file.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
+        self._memory.put(key, asdict(choice))
 
 
 @torch.inference_mode()
