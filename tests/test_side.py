@@ -261,8 +261,11 @@ class Bench:
 
     def shown(self, look: CacheLook | None = None) -> str:
         """What the panel says of it."""
+        return " ".join(Elements(self.markup(look)).text.split())
+
+    def markup(self, look: CacheLook | None = None) -> str:
         view = View(session("A chat"), (user("a"),), 0, {"r0": TURN}, self.turn)
-        return " ".join(Elements(render_cache_panel(texts, self.figures(view, look))).text.split())
+        return render_cache_panel(texts, self.figures(view, look))
 
     def figures(self, view: View, look: CacheLook | None = None) -> ChatFigures:
         return ChatFigures.of(MODEL, view, look, self.gauge.look())
@@ -277,7 +280,8 @@ def test_the_panel_follows_the_turn_that_runs_from_waiting_to_its_last_token() -
     assert "412" not in said, "that was the turn before"
     bench.read(16, 64, num_reused=400)
     bench.run(2)
-    said = bench.shown(before)
+    said, markup = bench.shown(before), bench.markup(before)
+    assert 'class="mine" style="width:86.21%"' in markup, "the bar is filled as the prompt is read"
     for words in ("Reading 16 of 64 tokens…", "400 reused16 computed", "Used416", "In memory416 tokens, 416.0 KiB"):
         assert words in said, said
     bench.read(63, 64, num_reused=400)
@@ -309,7 +313,7 @@ def test_after_the_turn_the_panel_says_what_it_cost_once() -> None:
     said = " ".join(Elements(markup).text.split())
     assert said.count(texts.LAST_REPLY) == 1
     assert texts.THIS_REPLY not in said
-    assert f'aria-label="{texts.LAST_MINUTE}: 45.1 tokens/s"' in markup
+    assert f'aria-label="{texts.SPEEDS}: 45.1 tokens/s"' in markup
     for words in ("412 of 430 tokens reused from memory", "Speed45.1 tokens/s", "Written by this turn20 tokens"):
         assert words in said, said
 

@@ -8,11 +8,11 @@ from chatcache.reports import CacheReport, LiveChat
 from chatcache.stats import TurnStats
 from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
 from chatcache.ui.chart import Line, render_chart
-from chatcache.ui.chat_figures import SPAN_S, ChatFigures
+from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
 
-CHART_HEIGHT = 40.0
+CHART_HEIGHT = 32.0
 
 
 def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
@@ -94,8 +94,11 @@ def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str
         first, *others = describe(texts, stats, is_first=figures.is_first, began_shared=figures.began_shared)
     reused = f"{texts.number(stats.num_cached_tokens)} {texts.REUSED}"
     computed = f"{texts.number(stats.num_computed_tokens)} {texts.COMPUTED}"
-    share = texts.percent(stats.num_cached_tokens, stats.num_prompt_tokens)
-    bar = render_bar([Part("", share, "", "mine"), Part("", 100 - share, "", "computed")], 100, f"{reused}, {computed}")
+    parts = [
+        Part("", stats.num_cached_tokens, "", "mine"),
+        Part("", stats.num_computed_tokens, "", "computed"),
+    ]
+    bar = render_bar(parts, figures.num_to_read, f"{reused}, {computed}")
     legend = f'<p class="legend"><span class="mine">{reused}</span><span class="computed">{computed}</span></p>'
     return f'<p class="account">{html.escape(first)}</p>{bar}{legend}' + "".join(
         f'<p class="quiet told">{html.escape(sentence)}</p>' for sentence in others
@@ -105,13 +108,13 @@ def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str
 def _render_speeds(texts: Texts, figures: ChatFigures) -> str:
     """How quickly the reply is, or was, written, as a line; nothing where it would be none."""
     speeds, stats = figures.speeds, figures.stats
-    if len(speeds) < 2 or stats is None or not stats.decode_tokens_per_s:
+    if len(speeds) < 2 or stats is None or not stats.decode_tokens_per_s or not any(speed for _, speed in speeds):
         return ""
-    top = max(speed for _, speed in speeds)
-    points = [(1 - age / SPAN_S, speed / top) for age, speed in speeds if age <= SPAN_S]
-    label = f"{texts.LAST_MINUTE}: {texts.speed(stats.decode_tokens_per_s)}"
+    top, span_s = max(speed for _, speed in speeds), speeds[0][0]
+    points = [(1 - age_s / span_s, speed / top) for age_s, speed in speeds]
+    label = f"{texts.SPEEDS}: {texts.speed(stats.decode_tokens_per_s)}"
     chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
-    return f'<div class="speeds">{chart}<p class="quiet">{texts.LAST_MINUTE}</p></div>'
+    return f'<div class="speeds">{chart}<p class="quiet">{texts.SPEEDS}</p></div>'
 
 
 def _render_memory(texts: Texts, report: CacheReport, session_id: str | None) -> str:

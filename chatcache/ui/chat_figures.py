@@ -17,9 +17,6 @@ from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.ui.view import CacheLook, View
 from storage.records import Message, MessageStatus
 
-SPAN_S = 60.0
-"""How long the speed of writing is remembered."""
-
 QUEUED, NOTHING_DONE = StatusEvent(Phase.QUEUED), TurnStats()
 
 
@@ -132,6 +129,12 @@ class ChatFigures:
             return False
         sources = {reuse.source for reuse in self.stats.reuse if reuse.num_tokens}
         return "prefix" in sources or ("disk" in sources and self.reply.num_alternatives == 1)
+
+    @property
+    def num_to_read(self) -> int:
+        """Of how many tokens `stats` tells: while the prompt is being read, all that it has."""
+        num_asked_for = self.status.num_reused + self.status.total if self.status is not None else 0
+        return max(num_asked_for, self.stats.num_prompt_tokens if self.stats is not None else 0)
 
     @property
     def num_used_tokens(self) -> int:

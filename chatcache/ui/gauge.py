@@ -16,9 +16,9 @@ from chatcache.events import CacheEvent, Phase, StatusEvent
 from chatcache.reports import CacheReport
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
-from chatcache.ui.chat_figures import SPAN_S, Progress
+from chatcache.ui.chat_figures import Progress
 
-INTERVAL_S = 1.0
+INTERVAL_S, SPAN_S = 1.0, 60.0
 
 
 class Gauge:

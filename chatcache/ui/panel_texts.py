@@ -63,7 +63,7 @@ class PanelTexts(Figures):
     MORE_IN_MEMORY = "Memory also keeps what you went back from: going forward again costs nothing."
     THIS_REPLY = "This reply"
     WRITING = "Writing…"
-    LAST_MINUTE = "Tokens per second over the last minute"
+    SPEEDS = "Tokens per second"
     LAST_REPLY = "The last reply"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "It was written by hand: the model computed nothing for it.",

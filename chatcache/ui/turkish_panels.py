@@ -63,7 +63,7 @@ class TurkishPanels(PanelTexts):
     MORE_IN_MEMORY = "Geri alınan da bellekte duruyor: yeniden ileri gidilince hiçbir şey hesaplanmaz."
     THIS_REPLY = "Bu yanıt"
     WRITING = "Yazılıyor…"
-    LAST_MINUTE = "Son dakikada saniye başına token"
+    SPEEDS = "Saniyede token"
     LAST_REPLY = "Son yanıt"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "Elle yazıldı: model bunun için hiçbir şey hesaplamadı.",
