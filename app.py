@@ -21,12 +21,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from chatcache.config import DEFAULT_DISK_QUOTA_BYTES, EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ChatCacheError, InvalidInputError
 from chatcache.memory.byte_sizes import parse_size
 from chatcache.openmp import let_threads_wait_awake_briefly
+from chatcache.ui.waiting_page import WaitingPage
 from storage.data_dir import default_data_dir
+
+if TYPE_CHECKING:
+    from chatcache.chat import ChatService
 
 DEFAULT_PORT = 7860
 LAST_WORDS_S = 1.5
@@ -139,39 +144,51 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
     let_threads_wait_awake_briefly()
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
-    # What is made until the page is there stays. Looking through it for garbage again and again, which there is hardly
+    # What is made until the model is there stays. Looking through it for garbage again and again, which there is hardly
     # any of, would be a fifth of the start; and it need not be looked through later either.
     gc.disable()
-    from chatcache.chat import ChatService
-    from chatcache.ui.app import PageServer
+    with WaitingPage(listener) as waiting:
 
-    service = ChatService.open(config, progress=_say, loads=False)
-    try:
-        stop = threading.Event()
-        _on_signals(lambda *_: stop.set())
-        failures: list[BaseException] = []
+        def say(line: str) -> None:
+            _say(line)
+            waiting.say(line)
 
-        def on_loaded(failure: BaseException | None) -> None:
-            if failure is not None:
-                failures.append(failure)
-                stop.set()
-                return
-            gc.freeze()
+        from chatcache.chat import ChatService
+        from chatcache.ui.app import PageServer
+
+        service = ChatService.open(config, progress=say, loads=False)
+        try:
+            stop = threading.Event()
+            _on_signals(lambda *_: stop.set())
+            PageServer(service, listener)
+            waiting.close()
+            _say(f"Ready on {address.url} (Ctrl+C stops it)")
+            _answer_until(stop, service)
+        finally:
             gc.enable()
-            _say(f"The model is loaded: {service.model_info.name}.")
+            service.close()
 
-        PageServer(service, listener)
-        _say(f"Ready on {address.url} (Ctrl+C stops it)")
-        service.load(on_loaded)  # last: it and the page's making would hold up each other
-        stop.wait()
-        if failures:
-            time.sleep(LAST_WORDS_S)
-            raise failures[0]
-        _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
-        _say("Stopping; replies that are being written are kept as far as they are …")
-    finally:
+
+def _answer_until(stop: threading.Event, service: ChatService) -> None:
+    """Load the model, and wait until the process is told to stop. Raises what loading it raised."""
+    failures: list[BaseException] = []
+
+    def on_loaded(failure: BaseException | None) -> None:
+        if failure is not None:
+            failures.append(failure)
+            stop.set()
+            return
+        gc.freeze()
         gc.enable()
-        service.close()
+        _say(f"The model is loaded: {service.model_info.name}.")
+
+    service.load(on_loaded)  # not before the page is there: they would hold up each other
+    stop.wait()
+    if failures:
+        time.sleep(LAST_WORDS_S)
+        raise failures[0]
+    _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
+    _say("Stopping; replies that are being written are kept as far as they are …")
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
@@ -184,8 +201,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handle
 
 
 def _listening(address: Address) -> socket.socket:
-    """A socket that listens there, before a model is loaded: whoever comes meanwhile waits for the page. Raises
-    ChatCacheError."""
+    """A socket that listens there, before anything takes long. Raises ChatCacheError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)

@@ -1,5 +1,5 @@
-// The server is asked for a small file now and then; while it does not answer, or not in time, the page says so and offers
-// no Stop. After a restart it is another server, which knows nothing of this tab's connections: the page is loaded anew, draft and all.
+// The server is asked for a small file now and then; while it does not answer, not in time, or only that it is starting,
+// the page says so and offers no Stop. After a restart it is another server, which knows nothing of this tab's connections: the page is loaded anew, draft and all.
 const TIMEOUT_MS = 6000;
 let asking = false;
 let run = null;
@@ -7,7 +7,8 @@ const look = async () => {
   if (document.hidden || asking) return;
   asking = true;
   const was = document.body.classList.contains("cc-offline");
-  const answer = await fetch("/favicon.ico", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) }).catch(() => null);
+  const asked = fetch("/favicon.ico", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  const answer = await asked.then((got) => (got.ok ? got : null)).catch(() => null);
   asking = false;
   document.body.classList.toggle("cc-offline", !answer);
   if (!answer) return;

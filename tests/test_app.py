@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -194,14 +195,20 @@ def test_a_data_directory_that_cannot_be_used_is_one_sentence(
 
 
 @pytest.mark.slow
-def test_who_comes_while_the_model_is_loading_waits_for_the_page(tmp_path: Path, model_folder: Path) -> None:
+def test_who_comes_before_the_page_is_there_gets_words_and_then_the_page(tmp_path: Path, model_folder: Path) -> None:
     with taken_port() as listener:
         port = listener.getsockname()[1]
     command = [sys.executable, "app.py", f"--port={port}", f"--data-dir={tmp_path}", f"--model={model_folder}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert "loading" in process.stdout.readline()
-            with urlopen(f"http://127.0.0.1:{port}", timeout=START_TIMEOUT_S) as page:
+            url = f"http://127.0.0.1:{port}"
+            with pytest.raises(HTTPError) as early:
+                urlopen(url, timeout=START_TIMEOUT_S)
+            assert early.value.code == 503
+            assert "chatcache is starting" in early.value.read().decode()
+            assert "Ready" in process.stdout.readline()
+            with urlopen(url, timeout=START_TIMEOUT_S) as page:
                 assert page.status == 200
         finally:
             process.kill()

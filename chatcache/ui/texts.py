@@ -14,13 +14,12 @@ from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
 from chatcache.ui.file_texts import FileTexts
 from chatcache.ui.panel_texts import PanelTexts
+from chatcache.ui.starting_texts import StartingTexts
 from chatcache.ui.writing_texts import WritingTexts
 
 
-class Texts(PanelTexts, WritingTexts, FileTexts):
+class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
     """English. Another language is a subclass that says everything anew; a test holds it to that."""
-
-    LANGUAGE = "en"
 
     APP_NAME = "chatcache"
     SKIP_TO_MESSAGE = "Skip to the message box"

@@ -8,6 +8,7 @@ from typing import ClassVar
 from chatcache.events import Phase, StatusEvent
 from chatcache.stats import FinishReason, MissReason
 from chatcache.ui.chat_days import Span
+from chatcache.ui.starting_texts import TurkishStarting
 from chatcache.ui.texts import Texts
 from chatcache.ui.turkish_panels import TurkishPanels
 from chatcache.ui.turkish_told import TurkishTold
@@ -15,10 +16,9 @@ from chatcache.ui.turkish_writing import TurkishWriting
 from storage.transfer import ImportOutcome
 
 
-class Turkish(TurkishPanels, TurkishTold, TurkishWriting, Texts):
+class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts):
     """Türkçe."""
 
-    LANGUAGE = "tr"
     THOUSANDS = "."
     POINT = ","
     TOKENS_PER_S = "token/sn"
