@@ -141,7 +141,7 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
     _say(f"chatcache {version()}: loading {config.model} …")
     # The page asks nobody but this machine. Gradio reads this when it is imported, which is also why imports are here.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    let_threads_wait_awake_briefly()
+    let_threads_wait_awake_briefly(os.environ)
     # After each event Gradio would make statistics of all events before it; nobody looks at them.
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(sys.maxsize)
     # What is made until the model is there stays. Looking through it for garbage again and again, which there is hardly

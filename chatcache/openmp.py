@@ -7,14 +7,14 @@ longer than what it would do. So they wait awake for half a millisecond: from on
 
 from __future__ import annotations
 
-import os
+from collections.abc import MutableMapping
 
 SETTINGS = {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}
 """For GNU's library, in rounds of a loop, and for LLVM's, in milliseconds."""
 
 
-def let_threads_wait_awake_briefly() -> None:
-    """To be called before torch is imported. What a person has set stays."""
-    if "OMP_WAIT_POLICY" not in os.environ:
+def let_threads_wait_awake_briefly(environment: MutableMapping[str, str]) -> None:
+    """To be called with the process's own before torch is imported. What a person has set stays."""
+    if "OMP_WAIT_POLICY" not in environment:
         for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
+            environment.setdefault(name, value)
