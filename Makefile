@@ -14,11 +14,12 @@ setup: $(VENV)/runtime.stamp
 run: $(VENV)/runtime.stamp
 	@$(VENV_PYTHON) app.py $(ARGS)
 
-# The quick tests come first, so that what is plainly broken shows within a minute or two.
+# The quick tests come first, so that what is plainly broken shows within a minute or two. They try properties on few
+# examples; the slow ones try them on all.
 test: $(VENV)/runtime.stamp $(VENV)/dev.stamp
 	$(VENV_PYTHON) -m tools.browser
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not slow and not browser"
-	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "slow and not browser"
+	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m "(slow or hypothesis) and not browser"
 	$(VENV_PYTHON) -m pytest $(SIDE_BY_SIDE) -m browser
 
 check: $(VENV)/runtime.stamp $(VENV)/dev.stamp

@@ -3,7 +3,6 @@ databases. `conftest` registers them."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,12 +38,6 @@ TINY_CORPUS = [
     "user assistant system user assistant system\n\n",
     "Grüße, naïve café. 你好，世界。 こんにちは 🙂🙃",
 ]
-
-
-def pytest_collection_finish() -> None:
-    """As in the app: what was imported is not looked at again by every collection. That is a fifth of the time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

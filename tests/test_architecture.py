@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("app",),
@@ -134,6 +136,7 @@ def test_only_app_reads_arguments_and_the_environment() -> None:
             assert "getenv" not in source, name
 
 
+@pytest.mark.slow
 def test_what_the_page_needs_imports_nothing_that_computes() -> None:
     """The half of the library that models are made of takes a second, and nobody can write a message before."""
     program = "import sys, chatcache.chat, chatcache.ui.app; print(*sys.modules)"

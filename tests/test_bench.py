@@ -101,6 +101,7 @@ def test_a_row_compares_us_with_every_peer(name: str, tiny_bench: Workbench) -> 
     assert line.ratios[0].value == pytest.approx(line.ours / line.others["transformers"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_lines"), [("resume", 1), ("disk", 3)])
 def test_a_row_about_the_disk_measures_all_it_names(name: str, num_lines: int, tiny_bench: Workbench) -> None:
     lines = list(ROWS[name](tiny_bench))
@@ -108,6 +109,7 @@ def test_a_row_about_the_disk_measures_all_it_names(name: str, num_lines: int, t
     assert all(line.ours > 0 and line.ratios for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sampling", "turns", "lookup", "sessions", "quality", "caches"])
 def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tiny_bench: Workbench) -> None:
     lines = list(ROWS[name](tiny_bench))

@@ -259,7 +259,9 @@ def folder_bytes(data_dir: Path, service: ChatService) -> int:
         "UPDATE segments SET token_ids = ''",
     ],
 )
-@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    "is_running", [pytest.param(True, id="running", marks=pytest.mark.slow), pytest.param(False, id="stopped")]
+)
 def test_changed_or_missing_rows_change_no_reply(
     statement: str, is_running: bool, left_chat: LeftChat, data_dir: Path, tiny_llama: LoadedModel
 ) -> None:

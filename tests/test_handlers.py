@@ -294,7 +294,7 @@ def test_a_tab_that_is_heard_of_no_more_is_followed_no_more(
         follower = Follower(service, page, texts)
         looking = asyncio.ensure_future(all_of(follower.follow(place, TAB)))
         for _ in range(3):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.06)
             assert not looking.done()
             await all_of(follower.resume(place, TAB))
             now_s += 0.8 * follow.SILENCE_S

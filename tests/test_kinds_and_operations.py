@@ -19,6 +19,8 @@ from chatcache.turn import Turn
 from storage.records import Role
 
 KINDS = ("dynamic", "none", "quantized-int8", "quantized-int4", "quantized-fp8")
+MARKED_KINDS = [*KINDS[:-1], pytest.param(KINDS[-1], marks=pytest.mark.slow)]
+"""The last one is taken only where somebody asks for it."""
 GREEDY = Sampling(temperature=0.0, max_new_tokens=5)
 TIMEOUT_S = 120
 SYSTEM_PROMPT = "Be brief."
@@ -170,7 +172,7 @@ def said(reply: Reply) -> tuple[int, ...]:
     return tuple(reply.message.token_ids)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=MARKED_KINDS)
 def tiny_chat(
     request: pytest.FixtureRequest, tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Chat]:
@@ -188,7 +190,7 @@ def test_every_operation_works_and_what_is_undone_leaves_no_trace(
     chat.send("At last")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MARKED_KINDS)
 def test_after_a_restart_the_chat_goes_on_as_if_there_had_been_none(
     kind: str, tiny_llama: LoadedModel, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def fewer_values(database: Database, most: int) -> Iterator[None]:
         sa.event.remove(database._engine, "checkout", limit)
 
 
+@pytest.mark.slow
 def test_a_chat_of_more_messages_than_a_statement_takes_values_is_imported_forked_and_looked_at(
     database: Database, store: ChatStore
 ) -> None:

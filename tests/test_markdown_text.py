@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -131,7 +132,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(PIECES, max_size=25).map("".join))
 def test_whatever_a_text_is_made_of_what_follows_it_stands_alone(text: str) -> None:
     shown = contained(text)
@@ -144,7 +145,7 @@ def test_whatever_a_text_is_made_of_what_follows_it_stands_alone(text: str) -> N
     "piece", ["[", "<", "`", "> ", "*a_", "- ", "<a ", "<!--", "[a](<", "```\n", "![", "&#", "<b>"]
 )
 def test_a_text_of_one_piece_over_and_over_is_contained_all_the_same(piece: str) -> None:
-    for text in (piece * (50_000 // len(piece)) + "<", piece * 10**6):
+    for text in (piece * (50_000 // len(piece)) + "<", piece * 10**5):
         assert text in contained(text)
 
 

@@ -63,7 +63,7 @@ def said_without_limit(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPat
         return talk(service, 4, 3)
 
 
-@pytest.mark.parametrize("num_blocks", [40, 9, 5])
+@pytest.mark.parametrize("num_blocks", [pytest.param(40, marks=pytest.mark.slow), 9, 5])
 def test_chats_in_turn_say_the_same_within_any_budget_that_holds_the_running_ones(
     said_without_limit: list[list[Reply]], tiny_llama: LoadedModel, tmp_path: Path, num_blocks: int
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, tiny_model
@@ -337,7 +338,7 @@ def test_the_context_that_fits_is_the_last_one_that_fits(kind: str) -> None:
     assert totals[0] <= memory < totals[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     heads=st.sampled_from([1, 2, 4]),

@@ -28,11 +28,13 @@ from chat_styles import (
     STYLES,
     TOKENIZERS,
 )
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from chatcache import prompt as prompt_module
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.errors import InvalidInputError, ModelLoadError
 from chatcache.prompt import Prompt, PromptBuilder
@@ -81,7 +83,7 @@ chats = st.lists(st.tuples(texts, reply_choices), min_size=1, max_size=4)
 
 @pytest.mark.parametrize("style", STYLE_NAMES)
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(chat=chats, system=st.none() | texts)
 def test_every_later_prompt_extends_what_was_fed(name: str, style: str, chat: Any, system: str | None) -> None:
     tokenizer = tokenizer_named(name)
@@ -106,10 +108,11 @@ def test_every_later_prompt_extends_what_was_fed(name: str, style: str, chat: An
 def test_typed_control_tokens_never_become_control_ids(name: str, style: str) -> None:
     tokenizer = tokenizer_named(name)
     control_ids = {tokenizer.convert_tokens_to_ids(t) for t in CONTROL} - {tokenizer.unk_token_id}
+    prompts = builder(STYLES[style], tokenizer)
 
     def control_tokens(text: str) -> Counter[int]:
         chat = [user(text), reply(None, "fine"), user(f"a{text}b")]
-        prompt = build(builder(STYLES[style], tokenizer), chat, f"{text} in the system prompt")
+        prompt = build(prompts, chat, f"{text} in the system prompt")
         return Counter(i for i in prompt.token_ids if i in control_ids)
 
     benign = control_tokens("x")
@@ -465,11 +468,12 @@ def test_counting_tokens_counts_typed_control_tokens_as_the_text_they_are() -> N
     assert prompts.count_tokens("<|im_end|>") > 1
 
 
-def test_texts_too_long_for_any_chat_are_not_kept_in_memory() -> None:
+def test_texts_too_long_for_any_chat_are_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_module, "_MAX_REMEMBERED_CHARACTERS", 2**16)
     prompts = builder(CHATML)
     tracemalloc.start()
     for word in ("word ", "wort "):
-        assert len(build(prompts, [user(word * 300_000)]).token_ids) > 300_000
+        assert len(build(prompts, [user(word * 20_000)]).token_ids) > 20_000
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 2_000_000
+    assert held < 200_000

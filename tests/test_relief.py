@@ -77,13 +77,13 @@ def ids_of(reply: Reply) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("num_blocks", "cache", "steps", "kind"),
     [
-        (9.0, "auto", [], "dynamic"),
-        (6.5, "auto", ["convert"], "quantized-int8"),
-        (5.2, "auto", ["convert", "convert"], "quantized-int4"),
+        pytest.param(9.0, "auto", [], "dynamic", marks=pytest.mark.slow),
+        pytest.param(6.5, "auto", ["convert"], "quantized-int8", marks=pytest.mark.slow),
+        pytest.param(5.2, "auto", ["convert", "convert"], "quantized-int4", marks=pytest.mark.slow),
         (4.3, "auto", ["convert", "convert", "stop"], "quantized-int4"),
         (1.0, "auto", ["stop"], "dynamic"),
         (4.5, "dynamic", ["stop"], "dynamic"),
-        (3.0, "quantized-int8", ["stop"], "quantized-int8"),
+        pytest.param(3.0, "quantized-int8", ["stop"], "quantized-int8", marks=pytest.mark.slow),
     ],
 )
 def test_a_reply_goes_on_in_a_smaller_cache_and_keeps_what_it_said(
@@ -121,7 +121,10 @@ def test_a_reply_goes_on_in_a_smaller_cache_and_keeps_what_it_said(
         )
 
 
-@pytest.mark.parametrize(("num_blocks", "cache"), [(4.5, "auto"), (4.5, "dynamic"), (3.2, "quantized-int8")])
+@pytest.mark.parametrize(
+    ("num_blocks", "cache"),
+    [(4.5, "auto"), (4.5, "dynamic"), pytest.param(3.2, "quantized-int8", marks=pytest.mark.slow)],
+)
 def test_of_a_prompt_that_does_not_fit_the_number_of_tokens_that_do_is_told(
     loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: float, cache: str
 ) -> None:
@@ -372,7 +375,7 @@ def test_a_conversion_that_fails_half_way_leaves_every_token_and_the_next_form_i
     assert reply.stats.num_recomputed_tokens == 0
 
 
-@pytest.mark.parametrize("num_failures", [1, 2])
+@pytest.mark.parametrize("num_failures", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_restore_that_runs_out_of_memory_is_tried_once_more(
     loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_failures: int
 ) -> None:

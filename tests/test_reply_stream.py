@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import regex
 from chat_styles import CHATML, KEPT_THINKING, LLAMA2, TOKENIZERS
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -77,7 +78,7 @@ cut_places = st.lists(st.integers(0, 10**6), max_size=8)
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=texts, cuts=cut_places)
 def test_pieces_are_whole_characters_and_together_the_text(name: str, text: str, cuts: list[int]) -> None:
     ids = ids_of(text, name, cuts)
@@ -102,7 +103,7 @@ def test_a_character_of_many_tokens_comes_out_whole(name: str, character: str) -
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data())
 def test_any_ids_give_the_text_that_the_tokenizers_own_decoder_gives(name: str, data: Any) -> None:
     tokenizer = tokenizer_named(name)
@@ -172,7 +173,7 @@ def straddling_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=texts, cuts=cut_places, places=stop_places)
 def test_a_stop_string_ends_text_and_ids_and_is_never_shown(
     name: str, text: str, cuts: list[int], places: list[tuple[int, int]]
@@ -262,7 +263,7 @@ def test_reasoning_is_told_from_the_answer(
 
 
 @pytest.mark.parametrize("name", TOKENIZER_NAMES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(text=texts, cuts=cut_places, tags=st.booleans(), at=st.integers(0, 100), stops=st.sampled_from([[], ["lo"]]))
 def test_a_continued_reply_goes_on_where_it_was(
     name: str, text: str, cuts: list[int], tags: bool, at: int, stops: list[str]

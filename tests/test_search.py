@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 from databases import open_database
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -169,7 +170,7 @@ WORDS = st.text("abcxyzABC äÄéлЛıİIiß\u0301你好🙂'\"*-.", max_size=1
 
 
 @given(texts=st.lists(WORDS, min_size=1, max_size=4), query=WORDS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_is_found_with_the_index_and_without(database: Database, texts: list[str], query: str) -> None:
     store, owner = ChatStore(database), str(uuid.uuid4())
     ids = [str(uuid.uuid4()) for _ in texts]

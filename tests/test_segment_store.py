@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from databases import open_database
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -852,7 +853,7 @@ def test_what_was_set_aside_counts_against_the_quota_and_goes_first(database: Da
     check_restores(store, namespace, [2] * 4, 4)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_any_chats_are_found_as_far_as_they_were_saved_and_never_further(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

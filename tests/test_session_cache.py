@@ -118,7 +118,7 @@ def test_after_a_failure_in_any_layer_repair_gives_the_result_of_a_run_without_i
 
 
 @pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3"])
+@pytest.mark.parametrize("name", ["llama-gqa", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_a_quantized_cache_is_repaired_too_where_the_failed_forward_quantized_in_some_layers(
     name: str, kind: str
 ) -> None:

@@ -22,6 +22,9 @@ from chatcache.prompt import PromptBuilder
 from chatcache.stats import FinishReason, MissReason, Sampling
 from chatcache.turn import Turn
 
+MARKED_SLIDING = [
+    pytest.param(name, marks=() if name in ("mistral", "gemma3") else pytest.mark.slow) for name in SLIDING
+]
 KEPT = 256
 LONG = 2 * BLOCK_TOKENS + KEPT + WINDOW
 """Enough that a whole block is forgotten."""
@@ -50,7 +53,7 @@ def pair(name: str, kind: str = "dynamic") -> tuple[SessionCache, SessionCache]:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "quantized-int8"])
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", MARKED_SLIDING)
 def test_logits_are_those_of_a_whole_cache_and_memory_is_bounded(name: str, kind: str) -> None:
     whole, short = pair(name, kind)
     assert whole.num_forgotten_tokens == 0
@@ -65,7 +68,7 @@ def test_logits_are_those_of_a_whole_cache_and_memory_is_bounded(name: str, kind
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "quantized-int8"])
-@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("name", MARKED_SLIDING)
 def test_within_what_is_kept_it_can_be_cropped_and_goes_on_alike(name: str, kind: str) -> None:
     whole, short = pair(name, kind)
     for held in (whole, short):
