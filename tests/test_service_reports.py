@@ -93,6 +93,7 @@ def test_what_is_left_of_the_context_is_not_less_than_a_message_finds(service: C
 def test_what_a_chat_takes_is_read_anew_only_when_the_chat_has_changed(service: ChatService) -> None:
     session_id = chat(service)
     use = service.context_use(session_id)
+    runtime_of(service).persistence.flush()  # so that its writer asks nothing meanwhile
     with noted_statements() as statements:
         assert service.context_use(session_id) == use
     assert len(statements) == 1, "the session alone"
