@@ -67,7 +67,8 @@
       if (event.target.closest("a[data-session], #new-chat, #new-temporary-chat")) close();
     });
     close();
-    requestAnimationFrame(() => document.body.classList.add("cc-ready"));
+    // Two frames: in the first one the list is where it belongs, in the second one it may slide.
+    requestAnimationFrame(() => requestAnimationFrame(() => document.body.classList.add("cc-ready")));
   };
 
   // New text is followed as long as the reader is at the end.

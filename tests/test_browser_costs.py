@@ -18,6 +18,7 @@ from services import open_service, runtime_of
 from chatcache.chat import ChatService
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
+from chatcache.ui.gauge import Gauge
 from storage.chat_rows import insert_tree
 from storage.records import SessionTree
 
@@ -26,9 +27,18 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def quick_site(browser: Browser, tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A page over a model so small that the longest chat is answered at once. The browser runs, as `site` wants it."""
+    """A page over a model so small that the longest chat is answered at once. The browser runs, as `site` wants it.
+
+    While a turn runs, the panel is left as it is: what it sends once a second and at each phase, which stays the same
+    however long a reply is (`test_side` says so), is none of what a token costs.
+    """
     assert browser.is_connected()
-    with open_service(tiny_llama, tmp_path_factory.mktemp("costs")) as service, served(service) as site:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open_service(tiny_llama, tmp_path_factory.mktemp("costs")) as service,
+        served(service) as site,
+    ):
+        patch.setattr(Gauge, "look", lambda gauge: gauge._progress)
         runtime_of(service).prompts.end_token_ids = frozenset()  # every reply is as long as it is asked to be
         yield site
 

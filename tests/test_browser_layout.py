@@ -123,7 +123,7 @@ def test_the_closed_lists_button_stands_beside_the_title(screen: tuple[Page, Tex
     if page.locator("#sidebar.open").count():
         toggle.click()
     expect(page.locator("#sidebar.open")).to_have_count(0)
-    page.wait_for_function("document.querySelector('#sidebar .toggle-button').getBoundingClientRect().x > 0")
+    page.wait_for_function("!document.getAnimations().length")
     assert_in_view(page, toggle)
     button_box, title_box = toggle.bounding_box(), title.bounding_box()
     assert button_box is not None
