@@ -28,6 +28,8 @@ Linear = Callable[[Tensor], Tensor]
 
 MOST_FEW_TOKENS = 1 + MAX_CANDIDATE_TOKENS
 """More are a chunk of a prompt."""
+_SMALL_MASK = 2**11
+"""Up to so many pairs of tokens the kernel's one call is quicker than the several of a multiplication of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class _Feed:
             return attend_single_tokens(queries, [states], scaling)
         num_tokens, num_key_heads, num_groups, head_dim = queries.shape
         rows = queries.permute(1, 2, 0, 3).contiguous()
-        if suits_matrices(rows, states[0]):
+        is_small = num_tokens <= MOST_FEW_TOKENS and self.mask.numel() <= _SMALL_MASK
+        if suits_matrices(rows, states[0]) and not is_small:
             return attend_by_matrices(rows, states, self.mask, scaling).permute(2, 0, 1, 3)
         rows = rows.view(1, num_key_heads, num_groups * num_tokens, head_dim)
         output = scaled_dot_product_attention(rows, *states, self.mask.repeat(num_groups, 1), scale=scaling)

@@ -33,6 +33,9 @@ _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads, by one thread, beats the kernel: it computes each head's part for every
 head. Several threads mostly wait for each other in it; see `StepThreads`."""
 
+_BLOCK_TOKENS = 128
+"""So many queries are multiplied at once: few enough to leave out most of what none of them sees."""
+
 States = tuple[Tensor, Tensor]
 """Keys and values, `[1, key_heads, tokens, head_dim]` each."""
 
@@ -96,12 +99,25 @@ def suits_matrices(queries: Tensor, keys: Tensor) -> bool:
 def attend_by_matrices(queries: Tensor, states: States, visible: Tensor, scaling: float) -> Tensor:
     """What several tokens of one sequence see: queries `[key_heads, group, tokens, head_dim]`, its keys and values, and
     which of them each token sees, `[tokens, tokens held]` → `[key_heads, group, tokens, value_dim]`.
+
+    A few tokens at a time: for these nothing is computed of the tokens that come after them.
     """
-    num_key_heads, num_groups, num_tokens, head_dim = queries.shape
     keys, values = (each[0].contiguous() for each in states)
-    rows = (queries * scaling).reshape(num_key_heads, -1, head_dim)
-    scores = torch.bmm(rows, keys.transpose(1, 2))
-    num_before = keys.shape[1] - num_tokens
+    blocks = zip((queries * scaling).split(_BLOCK_TOKENS, dim=2), visible.split(_BLOCK_TOKENS), strict=True)
+    outputs, num_later = [], visible.shape[0]
+    for rows, seen in blocks:
+        num_later -= seen.shape[0]
+        num_seen = keys.shape[1] - num_later
+        if num_later and seen[:, num_seen:].any():
+            num_seen = keys.shape[1]
+        outputs.append(_attend_block(rows, keys[:, :num_seen], values[:, :num_seen], seen[:, :num_seen]))
+    return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
+
+
+def _attend_block(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+    num_key_heads, num_groups, num_tokens, head_dim = queries.shape
+    scores = torch.bmm(queries.reshape(num_key_heads, -1, head_dim), keys.transpose(1, 2))
+    num_before = max(0, keys.shape[1] - num_tokens)
     if not visible[:, :num_before].all():
         num_before = 0
     by_token = scores.view(num_key_heads, num_groups, num_tokens, -1)[..., num_before:]
