@@ -18,7 +18,7 @@ from chatcache.chat import ChatService
 from chatcache.errors import Reason, StorageError
 from chatcache.loader import LoadedModel
 from chatcache.stats import Sampling
-from chatcache.ui import follow
+from chatcache.ui import follow, watch
 from chatcache.ui.actions import Actions
 from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
@@ -285,7 +285,7 @@ def test_a_tab_that_is_heard_of_no_more_is_followed_no_more(
     service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, has_chat: bool
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(follow, "monotonic", lambda: now_s)
+    monkeypatch.setattr(watch, "monotonic", lambda: now_s)
     monkeypatch.setattr(follow, "CHANGE_TIMEOUT_S", 0.02)
     place = Place().at(service.create_session().id if has_chat else None).to_json()
 
@@ -297,8 +297,8 @@ def test_a_tab_that_is_heard_of_no_more_is_followed_no_more(
             await asyncio.sleep(0.06)
             assert not looking.done()
             await all_of(follower.resume(place, TAB))
-            now_s += 0.8 * follow.SILENCE_S
-        now_s += 0.8 * follow.SILENCE_S
+            now_s += 0.8 * watch.SILENCE_S
+        now_s += 0.8 * watch.SILENCE_S
         await looking
 
     asyncio.run(asyncio.wait_for(followed(), 20))

@@ -23,7 +23,6 @@ from chatcache.ui.cache_panel import describe, render_cache_panel
 from chatcache.ui.chat_days import ChatGroup, Span
 from chatcache.ui.chat_figures import ChatFigures, Uncounted
 from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found, render_title
-from chatcache.ui.follow import Watch, tail
 from chatcache.ui.formulas import render_formula
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, Offer, render_notice
@@ -31,6 +30,7 @@ from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import CacheLook, View
+from chatcache.ui.watch import Watch, tail
 from storage.records import Message, MessageStatus
 
 # ------------------------------------------------------------------- Markdown
