@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -223,6 +224,33 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         return painted
 
     assert page.transcript in asyncio.run(left_and_back())
+
+
+def test_a_chat_that_is_opened_is_read_from_disk_before_anything_is_sent(
+    tiny_llama: LoadedModel, page: Page, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session_id = service.create_session().id
+        service.send(session_id, "Hello", Sampling(max_new_tokens=8)).result()
+        num_tokens = service.cache_report(session_id).num_tokens
+
+    async def opened(service: ChatService) -> None:
+        follower = Follower(service, page, texts)
+        following = follower.follow(Place().at(session_id).to_json(), TAB)
+        async for _ in following:
+            if service.cache_report(session_id).num_tokens:
+                break
+        painted = await anext(following)
+        assert f"{texts.IN_MEMORY}{texts.tokens(num_tokens)}" in Elements(painted[page.cache]).text
+        await follower.leave(TAB)
+        await all_of(following)
+
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.cache_report(session_id).num_tokens == 0
+        asyncio.run(asyncio.wait_for(opened(service), 20))
+        assert service.cache_report(session_id).num_tokens == num_tokens
+        stats = service.send(session_id, "And now?", Sampling(max_new_tokens=1)).result().stats
+        assert stats.num_cached_tokens >= num_tokens
 
 
 def fields(session_id: str | None, **typed: Any) -> list[Any]:
