@@ -241,7 +241,8 @@ class Follower(Handlers):
         if not self._is_over(watch):
             left = asyncio.ensure_future(watch.left.wait())
             prefetch = self._run(self._service.prefetch, view.session.id)
-            await asyncio.wait({left, prefetch}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {left, prefetch}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             left.cancel()
             if prefetch.done():
                 prefetch.result()
