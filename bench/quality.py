@@ -59,6 +59,7 @@ def measure_cache_kinds(bench: Workbench) -> Iterator[Line]:
         yield Line(f"decode at {num_tokens:,}, {kind}", "tokens/s", speeds[kind], others, (ratio,))
 
 
+@aside
 @torch.inference_mode()
 def _tokens_per_s(model: PreTrainedModel, step: DecodeStep | None, held: SessionCache) -> float:
     num_tokens = held.num_tokens
