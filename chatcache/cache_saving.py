@@ -76,8 +76,10 @@ class CacheSaving:
 
     def save_at_last(self, saving: Saving) -> bool:
         """See `LiveCaches.save_at_last`."""
-        if self._persistence is None or self.save(saving):
-            return self._persistence is not None
+        if self._persistence is None:
+            return False
+        if self.save(saving):
+            return True
         num_before = -1
         self.wait_for_copies()
         num_saved = self._num_saved(saving)

@@ -22,10 +22,10 @@ def read_checkpoint(files: ModelFiles) -> tuple[CheckpointFacts, PreTrainedToken
     config = _load_config(files)
     _check_is_causal(config, files)
     tokenizer = read_tokenizer(files, AutoTokenizer)
-    return facts_of_checkpoint(config, tokenizer), tokenizer
+    return _facts_of(config, tokenizer), tokenizer
 
 
-def facts_of_checkpoint(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> CheckpointFacts:
+def _facts_of(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> CheckpointFacts:
     text_config = config.get_text_config(decoder=True)
     limits = (getattr(text_config, name, None) for name in _CONTEXT_NAMES)
     dtype = getattr(config, "dtype", None)

@@ -87,8 +87,7 @@ class TurnRun:
         # What is expected is what the context's window keeps free for a reply, not the most that it may write.
         window = ContextWindow.of(loaded.max_context_tokens, request.sampling.max_new_tokens)
         self._held = TurnCache(pool, request, self._relief, emit, window.room_tokens)
-        self._has_begun = False
-        """Whether what was reused is told."""
+        self._has_told_reuse = False
         self._shared_logits: torch.Tensor | None = None
         """What followed the last token, where it was fed together with those of other turns."""
         self._has_failed = False
@@ -175,9 +174,9 @@ class TurnRun:
     def _tell_reuse(self) -> None:
         """Say what was reused, once in a turn."""
         acquired, feed = self._held.acquired, self._feed
-        if self._has_begun or acquired is None:
+        if self._has_told_reuse or acquired is None:
             return
-        self._has_begun = True
+        self._has_told_reuse = True
         self._account.num_fed = acquired.alignment.num_cached_tokens
         for event in reuse_events(self._request, acquired, self._account.num_prompt_tokens):
             if event.kind in FALLBACKS:

@@ -1,4 +1,7 @@
-"""Model and tokenizer, ready for chat: on their device, checked, with everything the rest needs to know about them."""
+"""`LoadedModel`: a model's outline and its weights, read and checked, on their device, in the form that is wanted.
+
+What is known of a model without its weights is `model_outline`'s.
+"""
 
 from __future__ import annotations
 

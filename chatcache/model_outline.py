@@ -76,7 +76,7 @@ def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda
         generation_config = _load_generation_config(files)
     max_context_tokens = resolve_context(config.max_context_tokens, facts.max_context_tokens)
     sampling = sampling_of(generation_config, max_context_tokens)
-    template = own_chat_template(tokenizer)
+    template = _own_chat_template(tokenizer)
     if template is None:
         sampling = dataclasses.replace(sampling, stop=DEFAULT_TEMPLATE_STOP)
     return ModelOutline(
@@ -147,7 +147,7 @@ def _load_generation_config(files: ModelFiles) -> GenerationConfig:
         )
 
 
-def own_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+def _own_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The chat template that came with the tokenizer, the default one of several; None if it has none."""
     template = tokenizer.chat_template
     if isinstance(template, dict):

@@ -57,7 +57,7 @@ class FileRefusedError(InvalidRecordError):
 
 
 class SegmentUnavailableError(StoreError):
-    """The system refuses to read a stored segment just now."""
+    """A stored segment cannot be had just now: the system refuses to read it, or what the kinds below say."""
 
 
 class SegmentRemovedError(SegmentUnavailableError):

@@ -23,16 +23,17 @@ class _Hash(Protocol):
 
 
 _ALGORITHMS: Mapping[str, Callable[[], _Hash]] = {"xxh3-128": xxhash.xxh3_128, "sha256": hashlib.sha256}
-"""By the name that stands before a digest. The first one is that of new files."""
-_NEWEST = next(iter(_ALGORITHMS))
+"""By the name that stands before a digest."""
+_NEWEST = "xxh3-128"
+"""That of new files."""
 
 
 class FileDigest:
     """A digest in the making. Its text, `algorithm:hexadecimal`, is what is stored."""
 
-    def __init__(self, like: str = "") -> None:
-        """Of the algorithm of `like`, the text of another digest; of the newest one where it names none."""
-        name = like.partition(":")[0]
+    def __init__(self, like: str | None = None) -> None:
+        """Of the algorithm that `like`, the text of another digest, names; of that of new files where none is named."""
+        name = (like or "").partition(":")[0]
         self._name = name if name in _ALGORITHMS else _NEWEST
         self._hash = _ALGORITHMS[self._name]()
 

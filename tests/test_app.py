@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tiny_models import save
 
 import app
 from chatcache.config import EMBEDDED_MODEL
@@ -25,10 +26,7 @@ START_TIMEOUT_S = 120
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory, tiny_llama: LoadedModel) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
-    return folder
+    return save(tiny_llama, tmp_path_factory.mktemp("models") / "tiny")
 
 
 SLOW_TO_LOAD = """

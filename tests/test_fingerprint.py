@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from services import GREEDY, open_service
+from tiny_models import save
 
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
@@ -25,10 +26,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def folder(tiny_llama: LoadedModel, tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
-    return folder
+    return save(tiny_llama, tmp_path / "model")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 import torch
+from tiny_models import save
 
 from chatcache.checkpoint.hub_download import ensure_downloaded
 from chatcache.config import ServiceConfig
@@ -106,9 +107,7 @@ def point_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model_files(tmp_path: Path, tiny_llama: LoadedModel) -> dict[str, bytes]:
-    folder = tmp_path / "saved"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
+    folder = save(tiny_llama, tmp_path / "saved")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
 from tiny_gguf import write_gguf
+from tiny_models import save
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -41,10 +42,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def folder(tmp_path: Path, tiny_llama: LoadedModel) -> Path:
     """The tiny model as a folder of one's own."""
-    folder = tmp_path / "my-llama"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
-    return folder
+    return save(tiny_llama, tmp_path / "my-llama")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from services import GREEDY, HeldWeights, loading_service, open_service, runtime_of
+from tiny_models import save
 
 from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
@@ -98,7 +99,7 @@ def test_what_is_said_of_caches_in_memory_waits_and_keeps_nobody_from_sending(
         turn.result(WAIT_S)
         assert plan.result(WAIT_S).plan.shape.weight_bytes > 0
         assert report.result(WAIT_S).budget_bytes > 0
-        assert prefetch.result(WAIT_S) >= 0
+        prefetch.result(WAIT_S)
 
 
 def test_closing_does_not_wait_for_the_weights(weights: HeldWeights, tmp_path: Path) -> None:
@@ -160,9 +161,7 @@ def test_what_is_given_up_is_made_in_vain_and_never_told() -> None:
 def test_an_opened_service_has_its_weights_unless_they_are_left_for_later(
     tmp_path: Path, tiny_llama: LoadedModel
 ) -> None:
-    folder = tmp_path / "model"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
+    folder = save(tiny_llama, tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"damaged")
     config = ServiceConfig(model=str(folder), data_dir=tmp_path / "data", device="cpu")
     with pytest.raises(ModelLoadError, match="cannot be loaded"):

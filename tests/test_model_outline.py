@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_models import save
 
 from chatcache import checkpoint_reader
 from chatcache.checkpoint.json_memory import JsonMemory
@@ -24,10 +25,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_llama: LoadedModel) -> Path:
-    folder = tmp_path / "model"
-    tiny_llama.model.save_pretrained(folder)
-    tiny_llama.tokenizer.save_pretrained(folder)
-    return folder
+    return save(tiny_llama, tmp_path / "model")
 
 
 @pytest.fixture

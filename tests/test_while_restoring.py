@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,15 @@ def wait_until_restored_in_part(turn: Turn) -> int:
     """How many tokens have come."""
     states = (event for event in turn.events() if isinstance(event, StatusEvent))
     return next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
+
+
+def prefetched_in_part(service: ChatService, session_id: str, pool: ThreadPoolExecutor, disk: SlowDisk) -> Future[int]:
+    """A prefetch that has brought some tokens and now waits for the disk."""
+    prefetch = pool.submit(service.prefetch, session_id)
+    disk.allow_first(2)
+    while service.cache_report(session_id).num_tokens == 0:
+        time.sleep(0.001)
+    return prefetch
 
 
 def test_while_a_chat_is_restored_others_go_on_and_the_person_sees_how_far_it_is(
@@ -89,10 +98,7 @@ def test_a_turn_takes_over_from_a_prefetch_that_is_not_done(
 ) -> None:
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
+        prefetched = prefetched_in_part(service, stored_chat, pool, disk)
         turn = service.send(stored_chat, "Three", GREEDY)
         assert prefetched.result(30) > 0
         disk.allow_all()
@@ -106,10 +112,7 @@ def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
 ) -> None:
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
+        prefetched = prefetched_in_part(service, stored_chat, pool, disk)
         budget = runtime_of(service).pool.budget
         unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
         turn = service.send(service.create_session().id, "Hello", GREEDY)
@@ -129,10 +132,7 @@ def test_dropping_a_cache_during_a_prefetch_ends_it(
 ) -> None:
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        disk.allow_first(2)
-        while service.cache_report(stored_chat).num_tokens == 0:
-            time.sleep(0.001)
+        prefetched = prefetched_in_part(service, stored_chat, pool, disk)
         service.drop_cache(stored_chat)
         assert prefetched.result(30) == 0
         disk.allow_all()
@@ -198,10 +198,7 @@ def test_a_service_closed_while_a_chat_is_restored_ends_in_order_and_the_chat_go
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(2) as pool:
         if is_prefetch:
-            prefetched = pool.submit(service.prefetch, stored_chat)
-            disk.allow_first(2)
-            while service.cache_report(stored_chat).num_tokens == 0:
-                time.sleep(0.001)
+            prefetched = prefetched_in_part(service, stored_chat, pool, disk)
         else:
             turn = service.send(stored_chat, "Three", GREEDY)
             disk.allow_first(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,6 +107,13 @@ def with_model(loaded: LoadedModel, model: PreTrainedModel, **changes: Any) -> L
         dtype=model.dtype,
         **changes,
     )
+
+
+def save(loaded: LoadedModel, folder: Path) -> Path:
+    """Write model and tokenizer as the library does. The folder, which is made."""
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    return folder
 
 
 def random_ids(num_tokens: int, seed: int = 0) -> list[int]:

@@ -1,4 +1,4 @@
-"""Sentences above the message box: what was refused, what can be undone."""
+"""Sentences above the message box: what was refused, what can be undone, what is waited for."""
 
 from __future__ import annotations
 
