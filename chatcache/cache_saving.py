@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
-from chatcache.memory.budget import Budget, Need
+from chatcache.memory.budget import Budget
 from chatcache.memory.out_of_memory import return_to_system
 from chatcache.persistence import Persistence
 from chatcache.session_key import SessionKey
@@ -57,7 +57,7 @@ class CacheSaving:
 
     def wait_for_copies(self) -> bool:
         """Until all are written. Whether there were any."""
-        if self._persistence is None or self._persistence.pending == Need():
+        if self._persistence is None or not self._persistence.has_pending:
             return False
         self._persistence.flush()
         return_to_system()
@@ -95,7 +95,7 @@ class CacheSaving:
 
     def is_written(self, saving: Saving) -> bool:
         """Whether all of it is on disk, and nothing is on its way there."""
-        if self._persistence is None or self._persistence.pending != Need():
+        if self._persistence is None or self._persistence.has_pending:
             return False
         return self._num_saved(saving) >= saving.num_tokens
 

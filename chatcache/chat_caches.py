@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from chatcache.memory.budget import Need
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.prefetches import Prefetch
 from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
-from chatcache.runtime import translated_store_errors
+from chatcache.store_errors import translated_store_errors
 from chatcache.verification import Verification
 
 MAX_PREFETCHES = 8
@@ -84,7 +83,7 @@ class ChatCaches(OwnedSessions):
         persistence = runtime.persistence  # before the session is held: others may want it while the weights are loaded
         for _ in range(MAX_PREFETCHES):
             prefetch = self._begin_prefetch(session_id)
-            if prefetch is not Prefetch.LACKS_ROOM or persistence.pending == Need():
+            if prefetch is not Prefetch.LACKS_ROOM or not persistence.has_pending:
                 break
             with runtime.while_open():
                 persistence.flush()  # on this thread: the model's goes on meanwhile

@@ -9,8 +9,8 @@ from typing import Any
 from chatcache.chat_settings import is_thinking
 from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.reports import ContextUse, ModelInfo, TurnDetails
-from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, TurnStats
+from chatcache.store_errors import translated_store_errors
 from chatcache.text_input import clean_query, clean_text, pieces
 from chatcache.turn import Turn
 from storage.chat_search import FoundSession

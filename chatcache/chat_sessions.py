@@ -12,8 +12,8 @@ from chatcache.chat_caches import ChatCaches
 from chatcache.chat_settings import checked_settings, problems_of
 from chatcache.errors import InvalidInputError, Reason, SessionBusyError
 from chatcache.imported_chat import admit
-from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling, checked_sampling
+from chatcache.store_errors import translated_store_errors
 from chatcache.text_input import clean_text, clean_title
 from storage.errors import RowNotFoundError
 from storage.records import ChatSession

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from chatcache.errors import InvalidInputError, NotFoundError, Reason, ServiceClosedError
-from chatcache.runtime import Runtime, translated_store_errors
+from chatcache.runtime import Runtime
 from chatcache.session_key import SessionKey
+from chatcache.store_errors import translated_store_errors
 from chatcache.turn_starter import TurnStarter
 from storage.chat_store import ChatStore
 from storage.records import ChatSession, Message

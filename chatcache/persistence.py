@@ -47,7 +47,7 @@ from storage.segment_store import SegmentStore
 logger = logging.getLogger(__name__)
 
 NUM_READERS = 3
-"""Two keep two cores busy with checksums while a third waits for the file system."""
+"""Two keep two cores busy while a third waits for the file system."""
 MAX_PENDING_BYTES = 256 * 2**20
 """Copies that wait to be written. What would go beyond is left to the next save."""
 
@@ -90,6 +90,11 @@ class Persistence:
         """Copies in memory that wait to be written."""
         num_bytes = self._pending.num_bytes
         return Need(host_bytes=num_bytes) if self.copies_lie_in_ram else Need(num_bytes)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there are any."""
+        return self._pending.num_bytes > 0
 
     @property
     def copies_lie_in_ram(self) -> bool:

@@ -19,16 +19,7 @@ from chatcache.cache.kinds import ModelFacts, installed_packages, resolve_kind, 
 from chatcache.cache_form import CacheForm, CacheForms
 from chatcache.changes import ChangeBoard
 from chatcache.config import ServiceConfig
-from chatcache.errors import (
-    DataDirLockedError,
-    InvalidInputError,
-    NotFoundError,
-    Reason,
-    ServiceClosedError,
-    StaleTipError,
-    StorageError,
-    UnsupportedOptionError,
-)
+from chatcache.errors import ServiceClosedError, UnsupportedOptionError
 from chatcache.loading import Loading
 from chatcache.memory.ladder import smaller_kinds
 from chatcache.memory.model_shape import ModelShape
@@ -37,11 +28,11 @@ from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
 from chatcache.session_key import SessionKey
+from chatcache.store_errors import translated_store_errors
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
 from chatcache.verification import Verification
 from chatcache.writer_pace import WriterPace
-from storage import errors as store_errors
 from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.segment_store import SegmentStore
@@ -265,26 +256,3 @@ def _forms(config: ServiceConfig, outline: ModelOutline) -> CacheForms:
     possible = tuple(fit.kind for fit in table_of_kinds(facts) if fit.refusal is None)
     smaller = smaller_kinds(kind, possible) if config.cache == "auto" else ()
     return CacheForms(CacheForm(kind, smaller), possible)
-
-
-@contextlib.contextmanager
-def translated_store_errors() -> Iterator[None]:
-    """Storage's errors as the ones people and scripts know."""
-    try:
-        yield
-    except store_errors.RowNotFoundError as error:
-        raise NotFoundError(str(error)) from error
-    except store_errors.StaleVersionError as error:
-        raise StaleTipError(str(error)) from error
-    except store_errors.FileRefusedError as error:
-        raise InvalidInputError(str(error), Reason(error.fault), **error.facts) from error
-    except store_errors.InvalidRecordError as error:
-        raise InvalidInputError(str(error)) from error
-    except store_errors.DatabaseClosedError as error:
-        raise ServiceClosedError from error
-    except store_errors.DataDirLockedError as error:
-        raise DataDirLockedError(str(error)) from error
-    except store_errors.DiskFullError as error:
-        raise StorageError(str(error), Reason.DISK_FULL) from error
-    except store_errors.StoreError as error:
-        raise StorageError(str(error)) from error

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from chatcache.errors import ChatCacheError, ContextFullError, SessionBusyError
-from chatcache.runtime import translated_store_errors
 from chatcache.stats import Sampling
+from chatcache.store_errors import translated_store_errors
 from chatcache.text_input import clean_message
 from chatcache.ui.figures import Figures
 from chatcache.ui.language import preferred_language

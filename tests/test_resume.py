@@ -17,7 +17,6 @@ from slow_disk import SlowDisk
 from chatcache.chat import ChatService
 from chatcache.events import CacheEvent, Reply, TextEvent
 from chatcache.loader import LoadedModel
-from chatcache.memory.budget import Need
 from chatcache.prompt import PromptBuilder
 from chatcache.segment_codec import segment_bounds
 from chatcache.stats import FinishReason, Reuse, Sampling
@@ -291,7 +290,7 @@ def test_dropping_all_caches_withdraws_what_is_being_written(
         disk.allow_first(1)
         assert dropped.result(30).num_running == 0
         assert service.storage_report().cache.used_bytes == 0
-        assert persistence.pending == Need()
+        assert not persistence.has_pending
         disk.allow_all()
 
 
