@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -251,6 +253,33 @@ def test_a_chat_that_is_opened_is_read_from_disk_before_anything_is_sent(
         assert service.cache_report(session_id).num_tokens == num_tokens
         stats = service.send(session_id, "And now?", Sampling(max_new_tokens=1)).result().stats
         assert stats.num_cached_tokens >= num_tokens
+
+
+def test_what_fails_once_its_tab_has_left_is_told_nobody(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_asked, tab_has_left = threading.Event(), threading.Event()
+
+    def prefetch(_session_id: str) -> int:
+        is_asked.set()
+        assert tab_has_left.wait(20)
+        raise StorageError("The disk is gone.")
+
+    async def left() -> None:
+        follower = Follower(service, page, texts)
+        following = follower.follow(Place().at(service.create_session().id).to_json(), TAB)
+        updates = asyncio.create_task(all_of(following))
+        assert await asyncio.to_thread(is_asked.wait, 20)
+        await follower.leave(TAB)
+        await updates
+        tab_has_left.set()
+        await asyncio.to_thread(follower._watchers.shutdown)
+        await asyncio.sleep(0)
+        gc.collect()
+
+    monkeypatch.setattr(service, "prefetch", prefetch)
+    asyncio.run(asyncio.wait_for(left(), 30))
+    assert [record.message for record in caplog.records] == []
 
 
 def fields(session_id: str | None, **typed: Any) -> list[Any]:

@@ -239,27 +239,27 @@ class Follower(Handlers):
         """Have what the next turn needs read before it is asked for. A turn that begins meanwhile goes first."""
         await self._wait_for_change(view, watch, PREFETCH_AFTER_S)
         if not self._is_over(watch):
-            left = asyncio.ensure_future(watch.left.wait())
-            prefetch = self._run(self._service.prefetch, view.session.id)
-            waited: set[asyncio.Future[Any]] = {left, prefetch}
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            left.cancel()
-            if prefetch.done():
-                prefetch.result()
+            await self._run_unless_left(watch, self._service.prefetch, view.session.id)
 
     async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version
         ends_s = monotonic() + most_s
-        left = asyncio.ensure_future(watch.left.wait())
+        while not self._is_over(watch) and (left_s := ends_s - monotonic()) > 0:
+            timeout_s = min(left_s, CHANGE_TIMEOUT_S)
+            now = await self._run_unless_left(watch, self._service.wait_for_change, session.id, version, timeout_s)
+            if now is not None and now > version:
+                return
+
+    async def _run_unless_left(self, watch: Watch, function: Callable[..., T], *args: Any) -> T | None:
+        """What `function` returns; None where the tab leaves before. Then nobody hears of what it raises either."""
+        running, left = self._run(function, *args), asyncio.ensure_future(watch.left.wait())
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as missed
+        waited: set[asyncio.Future[Any]] = {left, running}
         try:
-            while not self._is_over(watch) and (left_s := ends_s - monotonic()) > 0:
-                change = self._run(self._service.wait_for_change, session.id, version, min(left_s, CHANGE_TIMEOUT_S))
-                waited: set[asyncio.Future[Any]] = {left, change}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                if change.done() and change.result() > version:
-                    return
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             left.cancel()
+        return running.result() if running.done() else None
 
     def _run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         try:
