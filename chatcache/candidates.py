@@ -37,12 +37,12 @@ class GuessLength:
     num_skips: int = 0
     next_pause: int = FIRST_PAUSE
 
-    def after(self, num_guessed: int, num_right: int) -> GuessLength:
-        """The length to use when `num_right` of `num_guessed` tokens were right."""
-        if num_right == num_guessed:
+    def after(self, num_guessed: int, num_accepted: int) -> GuessLength:
+        """The length to use when `num_accepted` of `num_guessed` tokens were right."""
+        if num_accepted == num_guessed:
             return GuessLength(min(max(self.num_tokens, num_guessed + 2), MAX_LENGTH))
-        if num_right:
-            return GuessLength(num_right + 1)
+        if num_accepted:
+            return GuessLength(num_accepted + 1)
         if self.num_failures + 1 < MAX_FAILURES:
             return GuessLength(max(1, self.num_tokens - 1), self.num_failures + 1, 0, self.next_pause)
         return GuessLength(1, MAX_FAILURES - 1, self.next_pause, min(self.next_pause * 2, MAX_PAUSE))
@@ -76,7 +76,7 @@ class PromptLookup:
         guessed, _ = self._generator.get_candidates(cast(torch.LongTensor, ids))
         return tuple(guessed[0, len(token_ids) :].tolist())
 
-    def note(self, num_guessed: int, num_right: int) -> None:
-        """The first `num_right` of `num_guessed` guessed tokens were right."""
+    def note(self, num_guessed: int, num_accepted: int) -> None:
+        """The first `num_accepted` of `num_guessed` guessed tokens were right."""
         self.num_drafted += num_guessed
-        self._length = self._length.after(num_guessed, num_right)
+        self._length = self._length.after(num_guessed, num_accepted)

@@ -111,7 +111,7 @@ class ChatCaches(OwnedSessions):
         while True:
             if (turn := runtime.runner.active(session_id)) is not None:
                 turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
-            with runtime.session_lock(self._key(session_id)), translated_store_errors(), runtime.while_open():
+            with runtime.locks.of(self._key(session_id)), translated_store_errors(), runtime.while_open():
                 if runtime.runner.active(session_id) is None:
                     if runtime.loading.made is not None:  # before that nothing is in memory
                         runtime.call(lambda parts: parts.pool.drop(self._owner, session_id))

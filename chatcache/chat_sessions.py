@@ -139,7 +139,7 @@ class ChatSessions(ChatCaches):
                 problems_of=lambda settings: problems_of(settings, self._runtime.model_info),
             )
             session_id = chat.tree.session.id
-            with self._runtime.session_lock(self._key(session_id)):
+            with self._runtime.locks.of(self._key(session_id)):
                 if replace and self._has_session(session_id):
                     self._runtime.runner.stop_and_wait(session_id)
                     self._runtime.runner.save_pending(session_id)

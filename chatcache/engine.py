@@ -204,7 +204,7 @@ class TurnRun:
             if is_due and held.cache.is_shortened:
                 held.save_at_last()
         if chosen:
-            self._feed.note_right(piece.guess, len(chosen) - 1, held.cache)
+            self._feed.note_accepted(piece.guess, len(chosen) - 1, held.cache)
         return any(self._take(token_id) for token_id in chosen)
 
     def _take(self, token_id: int) -> bool:

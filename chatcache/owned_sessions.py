@@ -52,7 +52,7 @@ class OwnedSessions:
     def _exclusive(self, session_id: str, *, deleted: bool = False) -> Iterator[ChatSession]:
         """One change of a session at a time; gives the session as it is now. Refuses sessions in the bin."""
         self.get_session(session_id)  # before its lock is taken: an id may be anything
-        with self._runtime.session_lock(self._key(session_id)), translated_store_errors():
+        with self._runtime.locks.of(self._key(session_id)), translated_store_errors():
             self._runtime.runner.save_pending(session_id)
             session = self._store.get_session(self._owner, session_id)
             if session.deleted_at is not None and not deleted:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +27,7 @@ from chatcache.prompt import PromptBuilder
 from chatcache.reports import ModelInfo
 from chatcache.scheduler import Job, Scheduler
 from chatcache.session_key import SessionKey
+from chatcache.session_locks import SessionLocks
 from chatcache.store_errors import translated_store_errors
 from chatcache.turn_runner import TurnJob, TurnRunner
 from chatcache.turn_starter import TurnStarter
@@ -83,8 +83,7 @@ class Runtime:
         )
         self._verifications: dict[str, Verification] = {}  # by owner, the last of each
         self._verifications_lock = threading.Lock()
-        self._session_locks: weakref.WeakValueDictionary[SessionKey, _SessionLock] = weakref.WeakValueDictionary()
-        self._locks_lock = threading.Lock()
+        self.locks = SessionLocks()
         self._close_lock = threading.Lock()
         self.changes = ChangeBoard()
         with contextlib.ExitStack() as on_error:
@@ -175,12 +174,6 @@ class Runtime:
                 self._verifications[owner] = running
             return running
 
-    def session_lock(self, key: SessionKey) -> _SessionLock:
-        """The lock under which an owner's session is changed, or one that the owner names and that may not exist;
-        re-entrant. Nobody can hold another's."""
-        with self._locks_lock:
-            return self._session_locks.setdefault(key, _SessionLock())
-
     def close(self) -> None:
         """Stop running turns, store their replies, end the model thread, let the data directory go. Weights that are
         still being loaded are not waited for.
@@ -234,19 +227,6 @@ class Runtime:
     def _feed_together(self, jobs: Sequence[Job]) -> None:
         runs = [job.run for job in jobs if isinstance(job, TurnJob) and job.run is not None]
         self.parts.feed_together(runs)
-
-
-class _SessionLock:
-    """A re-entrant lock that can be weakly referenced: it lives while somebody holds or awaits it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
 
 
 def _forms(config: ServiceConfig, outline: ModelOutline) -> CacheForms:

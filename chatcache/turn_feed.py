@@ -108,10 +108,10 @@ class TurnFeed:
         cache.advance(self.ids[-1:])
         self._account.feed(len(self.ids) - 1, len(self.ids))
 
-    def note_right(self, guess: tuple[int, ...], num_right: int, cache: SessionCache) -> None:
-        """A forward has given tokens to choose; the guess was right in `num_right`, and the rest leaves the cache."""
+    def note_accepted(self, guess: tuple[int, ...], num_accepted: int, cache: SessionCache) -> None:
+        """A forward has given tokens to choose; of the guess `num_accepted` are among them, the rest leaves the cache."""
         self._account.num_runs += 1
         if self.lookup is not None and guess:
-            cache.crop_to(len(self.ids) + num_right)
+            cache.crop_to(len(self.ids) + num_accepted)
             self._account.num_fed = cache.num_tokens
-            self.lookup.note(len(guess), num_right)
+            self.lookup.note(len(guess), num_accepted)

@@ -64,7 +64,7 @@ class Scripted:
         start = len(token_ids) - self._num_prompt_tokens
         return tuple(self._guesses[start : start + min(7, max_tokens)])
 
-    def note(self, num_guessed: int, _num_right: int) -> None:
+    def note(self, num_guessed: int, _num_accepted: int) -> None:
         self.num_drafted += num_guessed
 
 
@@ -143,8 +143,8 @@ def assert_same_content(one: SessionCache, other: SessionCache) -> None:
 )
 def test_the_length_follows_what_was_right(results: list[tuple[int, int]], expected: GuessLength) -> None:
     length = GuessLength()
-    for num_guessed, num_right in results:
-        length = length.after(num_guessed, num_right)
+    for num_guessed, num_accepted in results:
+        length = length.after(num_guessed, num_accepted)
     assert length == expected
 
 
