@@ -109,7 +109,7 @@ class TurnFeed:
         self._account.feed(len(self.ids) - 1, len(self.ids))
 
     def note_accepted(self, guess: tuple[int, ...], num_accepted: int, cache: SessionCache) -> None:
-        """A forward has given tokens to choose; of the guess `num_accepted` are among them, the rest leaves the cache."""
+        """Tokens were chosen; of the guess `num_accepted` are among them, the rest leaves the cache."""
         self._account.num_runs += 1
         if self.lookup is not None and guess:
             cache.crop_to(len(self.ids) + num_accepted)
