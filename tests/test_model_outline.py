@@ -84,6 +84,12 @@ def test_a_file_that_changed_is_read_again(folder: Path, times_read: list[str], 
     assert times_read == ["model", "model"]
 
 
+def test_a_link_to_nothing_in_the_folder_is_no_obstacle(folder: Path, times_read: list[str]) -> None:
+    (folder / ".#config.json").symlink_to("someone@somewhere")  # an editor's lock
+    assert as_values(outline_of(folder)) == as_values(outline_of(folder))
+    assert times_read == ["model"]
+
+
 def test_a_model_that_cannot_be_used_any_more_is_refused_although_it_is_remembered(folder: Path) -> None:
     outline_of(folder)
     (folder / "tokenizer.json").write_text("{}", "utf-8")

@@ -52,7 +52,8 @@ class FactsMemory:
 
 
 def _stamp(files: ModelFiles) -> str:
-    present = [(path.name, path.stat()) for path in sorted(files.folder.iterdir())]
+    # A link to nothing, such as an editor's lock or a file that a hub's cache has lost, is no file.
+    present = [(path.name, path.stat()) for path in sorted(files.folder.iterdir()) if path.exists()]
     parts = [f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}" for name, status in present]
     return "\n".join((transformers.__version__, files.digest, *parts))
 
