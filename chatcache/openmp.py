@@ -2,7 +2,8 @@
 
 By themselves they wait awake, for milliseconds or longer: beside one other busy program that makes decoding tens of
 times slower. Asleep at once (OMP_WAIT_POLICY=passive), a second thread is worth nothing to a token: waking it takes
-longer than what it would do. So they wait awake for half a millisecond: from one multiplication of a step to the next.
+longer than what it would do. So they wait awake for a millisecond at most: from one multiplication of a step to the
+next.
 """
 
 from __future__ import annotations
