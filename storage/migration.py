@@ -73,7 +73,10 @@ def _revisions() -> set[str]:
 
 
 def _keep_copy(path: Path, copy: Path) -> None:
-    """Copy the database to `copy`, whole or not at all. A copy that is there already is the older one: it stays."""
+    """Copy the database to `copy`, whole or not at all. A copy that is there already is the older one: it stays.
+
+    Raises DataDirError where the copy cannot be written.
+    """
     if copy.exists():
         return
     temporary = copy.with_name(copy.name + ".tmp")
@@ -83,6 +86,11 @@ def _keep_copy(path: Path, copy: Path) -> None:
     source, target = sqlite3.connect(path), sqlite3.connect(temporary)
     try:
         source.backup(target)
+    except sqlite3.Error as error:
+        raise DataDirError(
+            f"The database {path} is kept as a copy before it is brought to this version, and that copy cannot be "
+            f"written: {error}. The database was left as it is. Free some space and try again."
+        ) from error
     finally:
         source.close()
         target.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import stat
 import subprocess
@@ -244,6 +245,26 @@ def test_a_database_of_this_version_is_opened_without_alembic(tmp_path: Path) ->
         "Database.open(pathlib.Path(sys.argv[1])).close()\nassert 'alembic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent.parent, check=True)
+
+
+def test_a_database_of_which_no_copy_can_be_kept_is_left_as_it_is(tmp_path: Path, next_version: Path) -> None:
+    later = next_version.read_text()
+    next_version.unlink()
+    with Database.open(tmp_path) as database:
+        new_session(ChatStore(database), "from before")
+    old_head = revision(tmp_path / DATABASE_NAME)
+    next_version.write_text(later)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with pytest.raises(DataDirError, match=r"copy cannot be written: .* left as it is"):
+            Database.open(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert revision(tmp_path / DATABASE_NAME) == old_head
+    with Database.open(tmp_path) as database:
+        assert titles(database) == ["from before"]
 
 
 def test_a_copy_of_the_old_database_is_kept_before_a_migration(tmp_path: Path, next_version: Path) -> None:
