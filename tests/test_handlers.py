@@ -255,6 +255,37 @@ def test_a_chat_that_is_opened_is_read_from_disk_before_anything_is_sent(
         assert stats.num_cached_tokens >= num_tokens
 
 
+def test_what_is_sent_while_a_chat_is_read_from_disk_is_shown_at_once(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked, is_shown = threading.Event(), threading.Event()
+    session_id = service.create_session().id
+
+    def prefetch(_session_id: str) -> int:
+        is_asked.set()
+        assert is_shown.wait(20)
+        return 0
+
+    async def sent() -> None:
+        follower = Follower(service, page, texts)
+        following = follower.follow(Place().at(session_id).to_json(), TAB)
+        async for updates in following:
+            if is_asked.is_set() and "Sent meanwhile." in str(updates.get(page.transcript)):
+                break
+            if page.transcript in updates and not is_asked.is_set():
+                asyncio.get_running_loop().run_in_executor(None, send)
+        is_shown.set()
+        await follower.leave(TAB)
+        await all_of(following)
+
+    def send() -> None:
+        if is_asked.wait(20) and not service.messages(session_id):
+            service.send(session_id, "Sent meanwhile.", Sampling(max_new_tokens=1))
+
+    monkeypatch.setattr(service, "prefetch", prefetch)
+    asyncio.run(asyncio.wait_for(sent(), 15))
+
+
 def test_what_fails_once_its_tab_has_left_is_told_nobody(
     service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

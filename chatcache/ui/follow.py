@@ -238,8 +238,16 @@ class Follower(Handlers):
     async def _prefetch(self, view: View, watch: Watch) -> None:
         """Have what the next turn needs read before it is asked for. A turn that begins meanwhile goes first."""
         await self._wait_for_change(view, watch, PREFETCH_AFTER_S)
-        if not self._is_over(watch):
-            await self._run_unless_left(watch, self._service.prefetch, view.session.id)
+        if self._is_over(watch):
+            return
+        read = asyncio.ensure_future(self._run_unless_left(watch, self._service.prefetch, view.session.id))
+        changed = asyncio.ensure_future(self._wait_for_change(view, watch))
+        waited: set[asyncio.Future[Any]] = {read, changed}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for each in waited:
+            each.cancel()
+        if read.done():
+            read.result()
 
     async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version
