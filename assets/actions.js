@@ -1,10 +1,16 @@
 // Buttons inside rendered HTML say what they do in data-action, and about what in data-message.
+const FOLLOWED = ["regenerate", "continue", "edit"]; // what is written anew is what the person wants to see
+const act = (detail) => {
+  if (FOLLOWED.includes(detail.action)) window.chatcache.scroll.toEnd();
+  trigger("act", detail);
+};
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]");
   if (!button) return;
   const { action, message = "" } = button.dataset;
   if (action === "copy" || action === "copy-code") window.chatcache.copy(button);
   else if (action === "edit") window.chatcache.editor.begin(message);
-  else trigger("act", { action, message });
+  else if (action === "previous" || action === "next") window.chatcache.step(button, (step) => trigger("step", step));
+  else act({ action, message });
 });
-element.addEventListener("chatcache-act", (event) => trigger("act", event.detail));
+element.addEventListener("chatcache-act", (event) => act(event.detail));

@@ -69,8 +69,13 @@
     });
   });
   window.addEventListener("pagehide", remember);
+  const beginSending = () => {
+    isSending = true;
+    if (chatcache.box().value.trim()) chatcache.scroll.toEnd();
+  };
   document.addEventListener("click", ({ target }) => {
-    isSending = Boolean(target.closest("#send"));
+    isSending = false;
+    if (target.closest("#send")) beginSending();
   }, true);
   window.addEventListener("popstate", () => {
     isSending = false;
@@ -82,7 +87,7 @@
     document.addEventListener(kind, (event) => {
       if (!isBox(event.target) || event.key !== "Enter" || event.shiftKey) return;
       if (event.isComposing || event.keyCode === 229) event.stopImmediatePropagation();
-      else isSending = true;
+      else beginSending();
     }, true);
   }
   document.addEventListener("keydown", (event) => {

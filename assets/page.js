@@ -1,7 +1,7 @@
 (() => {
-  // The second click of a double click is not a second step.
+  // The second click of a double click is not a second step, but from version to version it is one: see `steps.js`.
   document.addEventListener("click", (event) => {
-    if (event.detail > 1 && event.target.closest("button")) {
+    if (event.detail > 1 && event.target.closest("button:not(.versions *)")) {
       event.preventDefault();
       event.stopImmediatePropagation();
     }
@@ -71,19 +71,10 @@
     requestAnimationFrame(() => requestAnimationFrame(() => document.body.classList.add("cc-ready")));
   };
 
-  // New text is followed as long as the reader is at the end.
   const start = () => {
-    const talk = document.getElementById("conversation");
     const toggle = document.querySelector("#sidebar .toggle-button");
-    if (!talk || !toggle?.parentElement.classList.contains("open")) return setTimeout(start, 20); // Gradio opens it at first
+    if (!toggle?.parentElement.classList.contains("open")) return setTimeout(start, 20); // Gradio opens it at first
     leaveRoomForTheChat(toggle);
-    let atEnd = true;
-    talk.addEventListener("scroll", () => {
-      atEnd = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
-    });
-    const stayAtEnd = () => { if (atEnd) talk.scrollTop = talk.scrollHeight; };
-    new MutationObserver(stayAtEnd).observe(talk, { childList: true, subtree: true, characterData: true });
-    new ResizeObserver(stayAtEnd).observe(talk); // a notice takes room below it
   };
   start();
 })();

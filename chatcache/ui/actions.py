@@ -117,8 +117,11 @@ class Actions(Handlers):
         return handler(_Click(place, seen, told(event, "message"), ticket, text, told(event, "text")))
 
     def _regenerate(self, click: _Click) -> Updates:
-        self._service.regenerate(self.session_at(click.place), click.target, request_id=click.ticket or None)
-        return {self._page.ticket: _new_ticket(), self._page.notice: ""}
+        session = self._service.get_session(self.session_at(click.place))
+        self._service.regenerate(session.id, click.target, request_id=click.ticket or None)
+        is_tip = session.tip_id == click.target
+        said = {self._page.notice: ""} if is_tip else self.notify(self._texts.REGENERATED_FURTHER_UP)
+        return {self._page.ticket: _new_ticket()} | said
 
     def _continue(self, click: _Click) -> Updates:
         self._service.continue_reply(self._session_as_seen(click), request_id=click.ticket or None)

@@ -67,6 +67,9 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
     on(page.stop.click, actions.stop, place)
     on(page.transcript.act, actions.act, place, seen, ticket, message)
+    # A step may be shown, and the next one asked for, before Gradio has heard that the handler has ended.
+    step = partial(page.transcript.step, trigger_mode="multiple")
+    on(step, actions.act, place, seen, ticket, message)
     on(page.notice.act, actions.act, place, seen, ticket, message)
     on(page.rename.click, actions.begin_rename, place)
     on(partial(gr.on, [page.save_title.click, page.new_title.submit]), actions.rename, place, page.new_title)

@@ -17,6 +17,9 @@ class TurkishWriting(WritingTexts):
     EDIT_REPLY = "Yanıtı düzenle"
     EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
     EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
+    REGENERATED_FURTHER_UP = (
+        "Bu yanıttan sonra gelenler önceki sürümüyle birlikte saklanıyor: yanıtın altındaki ‹ oku onlara geri götürür."
+    )
     EDIT_MOVED = "Düzenlediğiniz ileti artık burada görünmüyor. Metniniz ileti kutusunda; hiçbir şey gönderilmedi."
     SAVE = "Kaydet"
     SAVE_AND_SEND = "Kaydet ve gönder"

@@ -16,6 +16,9 @@ class WritingTexts:
     EDIT_REPLY = "Edit reply"
     EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
     EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
+    REGENERATED_FURTHER_UP = (
+        "The later turns are kept with the earlier version of this reply: the arrow ‹ below it leads back to them."
+    )
     EDIT_MOVED = (
         "The message that you were editing is no longer shown here. Your text is in the message box; nothing was sent."
     )

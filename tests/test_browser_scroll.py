@@ -1,0 +1,102 @@
+"""Where the conversation is scrolled to, and the arrows between alternatives, in a real Chromium."""
+
+from __future__ import annotations
+
+import pytest
+from browser import SHORT, STORY, Site, button, open_chat, replies, say
+from playwright.sync_api import Locator, Page, ViewportSize, expect
+
+from chatcache.stats import Sampling
+from chatcache.ui.texts import ENGLISH as texts
+
+pytestmark = pytest.mark.browser
+
+QUESTIONS = tuple(f"Question {number}." for number in range(5))
+LOW: ViewportSize = {"width": 1280, "height": 440}
+"""A window in which few messages are seen at once."""
+
+
+def top_of(locator: Locator) -> float:
+    box = locator.bounding_box()
+    assert box is not None
+    return box["y"]
+
+
+def scroll_to_start(page: Page) -> None:
+    page.mouse.move(640, 150)
+    page.mouse.wheel(0, -20_000)
+    page.wait_for_function("() => document.getElementById('conversation').scrollTop === 0")
+
+
+def test_quick_clicks_on_an_arrow_are_one_step_each(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    reply_id = site.service.messages(session_id)[-1].id
+    for number in range(4):
+        site.service.edit(reply_id, f"Reply {number}.")
+    expect(page.get_by_text("5 of 5")).to_be_visible()
+    button(page, "Previous reply").click(click_count=3, delay=60)
+    expect(page.get_by_text("2 of 5")).to_be_visible()
+    button(page, "Next reply").click(click_count=3)
+    expect(page.get_by_text("5 of 5")).to_be_visible()
+    assert site.service.get_session(session_id).tip_id == site.service.alternatives(reply_id)[-1].id
+
+
+def test_a_double_click_regenerates_once(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    button(page, "Regenerate").dblclick()
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert len(site.service.alternatives(site.service.messages(session_id)[-1].id)) == 2
+
+
+def test_a_reply_that_is_written_anew_further_up_is_followed_and_the_page_says_where_the_later_turns_are(
+    page: Page, site: Site
+) -> None:
+    page.set_viewport_size(LOW)
+    session_id = open_chat(page, site, SHORT, *QUESTIONS)
+    site.service.update_session(session_id, sampling=Sampling(temperature=0.0, max_new_tokens=150))
+    edited = site.service.edit(site.service.messages(session_id)[0].id, STORY)
+    edited.result(60)
+    for question in QUESTIONS[1:]:
+        site.service.send(session_id, question, sampling=SHORT).result(60)
+    expect(replies(page)).to_have_count(len(QUESTIONS))
+    scroll_to_start(page)
+    button(page, texts.REGENERATE_THIS).first.click()
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    expect(button(page, texts.REGENERATE)).to_be_in_viewport()
+    expect(page.locator("#notice [role=status]")).to_have_text(texts.REGENERATED_FURTHER_UP)
+    button(page, "Previous reply").click()
+    expect(replies(page)).to_have_count(len(QUESTIONS))
+
+
+def test_whoever_has_read_further_up_and_sends_a_message_sees_its_reply(page: Page, site: Site) -> None:
+    page.set_viewport_size(LOW)
+    open_chat(page, site, SHORT, *QUESTIONS)
+    scroll_to_start(page)
+    say(page, "One more.")
+    expect(replies(page)).to_have_count(len(QUESTIONS) + 1)
+    expect(button(page, texts.REGENERATE)).to_be_in_viewport()
+
+
+def test_a_message_whose_arrow_is_clicked_stays_where_it_is(page: Page, site: Site) -> None:
+    page.set_viewport_size(LOW)
+    session_id = open_chat(page, site, SHORT, *QUESTIONS)
+    second = site.service.messages(session_id)[3]
+    site.service.edit(second.id, "Another reply, written by hand.\n\nIt has three paragraphs.\n\nThis is the last one.")
+    for question in QUESTIONS[2:]:
+        site.service.send(session_id, question).result(60)
+    site.service.select(second.id)
+    first_arrow = button(page, "Next version")
+    expect(first_arrow).to_be_enabled()
+    expect(replies(page)).to_have_count(len(QUESTIONS))
+    first_arrow.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    top = top_of(first_arrow)
+    first_arrow.click()
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert abs(top_of(first_arrow) - top) < 2
+    button(page, "Previous version").click()
+    expect(page.get_by_text("1 of 2")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert abs(top_of(first_arrow) - top) < 2
