@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-SETTINGS = {"GOMP_SPINCOUNT": "20000", "KMP_BLOCKTIME": "1"}
+SETTINGS = {"GOMP_SPINCOUNT": "4000", "KMP_BLOCKTIME": "1"}
 """For GNU's library, in rounds of a loop, and for LLVM's, in milliseconds."""
 
 

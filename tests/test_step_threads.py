@@ -45,6 +45,12 @@ def test_both_ways_are_measured_and_the_quicker_is_taken(best: int) -> None:
     assert set(machine.steps(50)) == {best}
 
 
+def test_a_way_that_is_hopeless_is_tried_once() -> None:
+    machine = Machine(lambda num: 10.0 if num == 2 else 1.0)
+    assert machine.steps(2 * NUM_RECENT).count(2) == 1
+    assert machine.steps(2 * TRIED_EVERY).count(2) <= 2
+
+
 def test_the_other_way_is_tried_again_and_taken_once_it_is_quicker() -> None:
     machine = Machine(lambda num: float(num))
     machine.steps(TRIED_EVERY)
