@@ -23,9 +23,12 @@ def top_of(locator: Locator) -> float:
 
 
 def scroll_to_start(page: Page) -> None:
-    page.mouse.move(640, 150)
-    page.mouse.wheel(0, -20_000)
-    page.wait_for_function("() => document.getElementById('conversation').scrollTop === 0")
+    """Once no reply is being written: until then the page goes to the end with each piece of it."""
+    expect(button(page, texts.REGENERATE)).to_be_visible()
+    page.wait_for_function(
+        "() => { const talk = document.getElementById('conversation');"
+        " const isThere = talk.scrollTop === 0; talk.scrollTop = 0; return isThere }"
+    )
 
 
 def test_quick_clicks_on_an_arrow_are_one_step_each(page: Page, site: Site) -> None:
