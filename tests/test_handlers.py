@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -226,91 +223,6 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         return painted
 
     assert page.transcript in asyncio.run(left_and_back())
-
-
-def test_a_chat_that_is_opened_is_read_from_disk_before_anything_is_sent(
-    tiny_llama: LoadedModel, page: Page, tmp_path: Path
-) -> None:
-    with open_service(tiny_llama, tmp_path) as service:
-        session_id = service.create_session().id
-        service.send(session_id, "Hello", Sampling(max_new_tokens=8)).result()
-        num_tokens = service.cache_report(session_id).num_tokens
-
-    async def opened(service: ChatService) -> None:
-        follower = Follower(service, page, texts)
-        following = follower.follow(Place().at(session_id).to_json(), TAB)
-        async for _ in following:
-            if service.cache_report(session_id).num_tokens:
-                break
-        painted = await anext(following)
-        assert f"{texts.IN_MEMORY}{texts.tokens(num_tokens)}" in Elements(painted[page.cache]).text
-        await follower.leave(TAB)
-        await all_of(following)
-
-    with open_service(tiny_llama, tmp_path) as service:
-        assert service.cache_report(session_id).num_tokens == 0
-        asyncio.run(asyncio.wait_for(opened(service), 20))
-        assert service.cache_report(session_id).num_tokens == num_tokens
-        stats = service.send(session_id, "And now?", Sampling(max_new_tokens=1)).result().stats
-        assert stats.num_cached_tokens >= num_tokens
-
-
-def test_what_is_sent_while_a_chat_is_read_from_disk_is_shown_at_once(
-    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_asked, is_shown = threading.Event(), threading.Event()
-    session_id = service.create_session().id
-
-    def prefetch(_session_id: str) -> int:
-        is_asked.set()
-        assert is_shown.wait(20)
-        return 0
-
-    async def sent() -> None:
-        follower = Follower(service, page, texts)
-        following = follower.follow(Place().at(session_id).to_json(), TAB)
-        async for updates in following:
-            if is_asked.is_set() and "Sent meanwhile." in str(updates.get(page.transcript)):
-                break
-            if page.transcript in updates and not is_asked.is_set():
-                asyncio.get_running_loop().run_in_executor(None, send)
-        is_shown.set()
-        await follower.leave(TAB)
-        await all_of(following)
-
-    def send() -> None:
-        if is_asked.wait(20) and not service.messages(session_id):
-            service.send(session_id, "Sent meanwhile.", Sampling(max_new_tokens=1))
-
-    monkeypatch.setattr(service, "prefetch", prefetch)
-    asyncio.run(asyncio.wait_for(sent(), 15))
-
-
-def test_what_fails_once_its_tab_has_left_is_told_nobody(
-    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    is_asked, tab_has_left = threading.Event(), threading.Event()
-
-    def prefetch(_session_id: str) -> int:
-        is_asked.set()
-        assert tab_has_left.wait(20)
-        raise StorageError("The disk is gone.")
-
-    async def left() -> None:
-        follower = Follower(service, page, texts)
-        following = follower.follow(Place().at(service.create_session().id).to_json(), TAB)
-        updates = asyncio.create_task(all_of(following))
-        assert await asyncio.to_thread(is_asked.wait, 20)
-        await follower.leave(TAB)
-        await updates
-        tab_has_left.set()
-        await asyncio.to_thread(follower._watchers.shutdown)
-        await asyncio.sleep(0)
-        gc.collect()
-
-    monkeypatch.setattr(service, "prefetch", prefetch)
-    asyncio.run(asyncio.wait_for(left(), 30))
-    assert [record.message for record in caplog.records] == []
 
 
 def fields(session_id: str | None, **typed: Any) -> list[Any]:

@@ -43,9 +43,6 @@ CHANGE_TIMEOUT_S = 2.0
 LOADING_INTERVAL_S = 0.5
 """How often the page says how long the model has been loading."""
 
-PREFETCH_AFTER_S = 0.3
-"""Whoever passes by a chat on the way to another does not have its cache read from disk."""
-
 NUM_WATCHERS = 64
 
 T = TypeVar("T")
@@ -113,7 +110,6 @@ class Follower(Handlers):
         look: CacheLook | None = None
         progress: Progress | None = None
         seen: View | None = None
-        is_prefetched = False
         while place.has_arrived and not self._is_over(watch):
             try:
                 loading = self._service.loading
@@ -145,11 +141,7 @@ class Follower(Handlers):
                     look = await self._run(look_at_cache, self._service, view.session.id)
                     figures = self._show_chat(view, look, progress)
                     yield painted | figures
-                    if is_prefetched:
-                        await self._wait_for_change(view, watch)
-                    else:
-                        await self._prefetch(view, watch)
-                        is_prefetched = True
+                    await self._wait_for_change(view, watch)
             except NotFoundError:
                 yield self._paint_nothing(form, self._service.loading) | self._say_gone(seen)
                 break
@@ -234,20 +226,6 @@ class Follower(Handlers):
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.is_over or self._service.is_closed
-
-    async def _prefetch(self, view: View, watch: Watch) -> None:
-        """Have what the next turn needs read before it is asked for. A turn that begins meanwhile goes first."""
-        await self._wait_for_change(view, watch, PREFETCH_AFTER_S)
-        if self._is_over(watch):
-            return
-        read = asyncio.ensure_future(self._run_unless_left(watch, self._service.prefetch, view.session.id))
-        changed = asyncio.ensure_future(self._wait_for_change(view, watch))
-        waited: set[asyncio.Future[Any]] = {read, changed}
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        for each in waited:
-            each.cancel()
-        if read.done():
-            read.result()
 
     async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version
