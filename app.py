@@ -5,6 +5,11 @@ The only reader of arguments and environment. Exit status: 0 stopped on request,
 
 from __future__ import annotations
 
+from chatcache.stop_signals import end_at_once, on_stop_signals
+
+if __name__ == "__main__":  # before the imports that take long
+    on_stop_signals(end_at_once)
+
 import argparse
 import contextlib
 import dataclasses
@@ -17,10 +22,9 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from chatcache.config import DEFAULT_DISK_QUOTA_BYTES, EMBEDDED_MODEL, ServiceConfig
@@ -62,8 +66,6 @@ def main(argv: Sequence[str]) -> int:
     except ChatCacheError as error:
         sys.stderr.write(f"chatcache: {error}\n")
         return 1
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
@@ -158,9 +160,9 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
 
         service = ChatService.open(config, progress=say, loads=False)
         try:
-            stop = threading.Event()
-            _on_signals(lambda *_: stop.set())
             PageServer(service, listener)
+            stop = threading.Event()
+            on_stop_signals(lambda *_: stop.set())
             waiting.close()
             _say(f"Ready on {address.url} (Ctrl+C stops it)")
             _answer_until(stop, service)
@@ -187,17 +189,8 @@ def _answer_until(stop: threading.Event, service: ChatService) -> None:
     if failures:
         time.sleep(LAST_WORDS_S)
         raise failures[0]
-    _on_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
+    on_stop_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
     _say("Stopping; replies that are being written are kept as far as they are …")
-
-
-def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """SIGHUP is what a closed terminal sends; nohup's wish to outlive it is kept."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-    hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
-    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
-        signal.signal(hang_up, handler)
 
 
 def _listening(address: Address) -> socket.socket:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from gguf import GGMLQuantizationType, dequantize, quantize
 from tiny_gguf import write_gguf
 from tiny_models import save
@@ -25,7 +26,7 @@ from transformers import (
 
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.checkpoint.file_digests import FileDigests
-from chatcache.checkpoint.gguf_conversion import MANIFEST_NAME
+from chatcache.checkpoint.gguf_conversion import MANIFEST_NAME, PARTIAL_SUFFIX
 from chatcache.checkpoint.model_files import locate_model
 from chatcache.config import EMBEDDED_MODEL, ServiceConfig
 from chatcache.errors import ModelLoadError, StorageError, UnsupportedOptionError
@@ -298,14 +299,20 @@ def test_a_damaged_conversion_is_done_again(damage, gguf_file: Path, tmp_path: P
     assert any("converted again" in line for line in lines)
 
 
-def test_what_a_killed_conversion_left_behind_is_removed(gguf_file: Path, tmp_path: Path) -> None:
+def test_what_killed_conversions_left_behind_is_removed_whichever_model_it_was(gguf_file: Path, tmp_path: Path) -> None:
     load(gguf_file, tmp_path)
     folder = converted_folder(tmp_path)
-    partial = folder.with_name(f"{folder.name}.partial")
+    partial = folder.with_name(f"{folder.name}{PARTIAL_SUFFIX}")
+    other, in_the_making = (folder.with_name(f"{name}{PARTIAL_SUFFIX}") for name in ("Q.1-00ff", "Q.2-00ff"))
     folder.rename(partial)
+    for each in (other, in_the_making):
+        each.mkdir()
     (partial / "leftover").write_text("x")
-    load(gguf_file, tmp_path)
+    with FileLock(in_the_making.with_suffix(".lock")):
+        load(gguf_file, tmp_path)
     assert not partial.exists()
+    assert not other.exists()
+    assert in_the_making.exists(), "another process is at it"
     assert not (folder / "leftover").exists()
 
 

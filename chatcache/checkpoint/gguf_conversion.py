@@ -26,6 +26,7 @@ from chatcache.library_calls import first_sentence, quiet_transformers
 MANIFEST_NAME = "chatcache-manifest.json"
 MANIFEST_FORMAT = 1
 LOCK_TIMEOUT_S = 600.0
+PARTIAL_SUFFIX = ".partial"
 
 
 def ensure_converted(
@@ -39,7 +40,8 @@ def ensure_converted(
     folder = models_dir / f"{name}-{digests.sha256(gguf_file)[:16]}"
     try:
         models_dir.mkdir(parents=True, exist_ok=True)
-        with _lock(models_dir / f"{folder.name}.lock", progress):
+        _remove_leftovers(models_dir)
+        with _lock(_lock_file(folder), progress):
             damage = damage_of(folder, digests)
             if damage is not None:
                 if folder.exists():
@@ -96,6 +98,18 @@ def _dtype_of(gguf_file: Path) -> torch.dtype:
     return header.dtype or torch.bfloat16
 
 
+def _remove_leftovers(models_dir: Path) -> None:
+    """What processes that were ended have converted halfway, of whichever model: it may be a large one, never asked
+    for again."""
+    for partial in models_dir.glob(f"*{PARTIAL_SUFFIX}"):
+        with contextlib.suppress(Timeout), FileLock(_lock_file(partial.with_suffix("")), timeout=0):
+            shutil.rmtree(partial)
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
 @contextlib.contextmanager
 def _lock(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
     lock = FileLock(path)
@@ -116,7 +130,7 @@ def _lock(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
 def _replace(folder: Path, gguf_file: Path, dtype: torch.dtype, progress: Callable[[str], None]) -> None:
     progress(f"Converting {gguf_file.name}, once; later starts use the result …")
     started = time.monotonic()
-    temporary = folder.with_name(f"{folder.name}.partial")
+    temporary = folder.with_name(f"{folder.name}{PARTIAL_SUFFIX}")
     for leftover in (temporary, folder):
         if leftover.exists():
             shutil.rmtree(leftover)
