@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
+from chatcache.first_sentence import first_sentence
 from chatcache.session_key import SessionKey
 from chatcache.told import Told
 from storage.sentence import Sentence
@@ -38,15 +39,16 @@ CHAIN_GONE = Sentence(
 
 def not_saved(error: Exception) -> Sentence:
     """A save failed."""
-    failure = str(error) or type(error).__name__
+    failure = first_sentence(error)
     sentence = f"This chat's cache could not be saved; the next turn tries again. ({failure})"
     return Sentence(sentence, Told.NOT_SAVED, failure=failure)
 
 
 def not_looked_up(error: Exception) -> Sentence:
     """What is stored could not be looked up."""
-    sentence = f"Saved cache data could not be looked up; it is computed again. ({error})"
-    return Sentence(sentence, Told.LOOKUP_FAILED, failure=str(error))
+    failure = first_sentence(error)
+    sentence = f"Saved cache data could not be looked up; it is computed again. ({failure})"
+    return Sentence(sentence, Told.LOOKUP_FAILED, failure=failure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import jinja2.meta
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from chatcache.errors import InvalidInputError, ModelLoadError, Reason
+from chatcache.first_sentence import first_sentence
 from chatcache.reasoning import ReasoningTags
 from chatcache.token_text import SENTINEL_END, SENTINEL_START
 
@@ -77,8 +78,8 @@ class ChatTemplate:
             self.facts = self._probe()
         except (jinja2.TemplateError, InvalidInputError) as error:
             raise ModelLoadError(
-                f"The chat template of this model cannot be used ({error}). Choose another model, or give this one "
-                "a working chat_template.jinja."
+                f"The chat template of this model cannot be used: {first_sentence(error)} Choose another model, or "
+                "give this one a working chat_template.jinja."
             ) from error
 
     def render(self, messages: Sequence[TemplateMessage], template_vars: Mapping[str, Any]) -> str:
@@ -98,7 +99,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is foreign code: anything can come out of it
             raise InvalidInputError(
-                f"The model's chat template refuses this chat: {error}", Reason.TEMPLATE_REFUSES
+                f"The model's chat template refuses this chat: {first_sentence(error)}", Reason.TEMPLATE_REFUSES
             ) from error
         return str(text)
 

@@ -12,7 +12,7 @@ from chatcache.checkpoint.checkpoint_facts import CheckpointFacts
 from chatcache.checkpoint.model_files import ModelFiles
 from chatcache.checkpoint.tokenizer_files import digest_of_tokenizer, eos_token_ids_of, read_tokenizer
 from chatcache.errors import ModelLoadError
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 
 _CONTEXT_NAMES = ("max_position_embeddings", "max_seq_len", "seq_length")
 

@@ -23,7 +23,7 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.context_window import ContextWindow
 from chatcache.decode_step import DecodeStep
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 from chatcache.loader import LoadedModel
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.prefill_chunks import ChunkSchedule

@@ -1,4 +1,4 @@
-"""What calls into the model libraries need around them: silence meanwhile, one sentence on failure, what they take."""
+"""What calls into the model libraries need around them: silence meanwhile, and what they take."""
 
 from __future__ import annotations
 
@@ -27,10 +27,3 @@ def quiet_transformers() -> Iterator[None]:
 def can_keep_logits(model: nn.Module) -> bool:
     """Whether the model takes `logits_to_keep`, and so can leave out the logits of all but some tokens."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
-def first_sentence(error: BaseException) -> str:
-    """What an exception of a library says, as one sentence: its first line that is not empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text if text.endswith((".", "!", "?")) else f"{text}."

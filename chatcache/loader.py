@@ -19,7 +19,8 @@ from transformers.modeling_utils import PreTrainedModel
 
 from chatcache.config import ServiceConfig
 from chatcache.errors import ModelLoadError
-from chatcache.library_calls import first_sentence, quiet_transformers
+from chatcache.first_sentence import first_sentence
+from chatcache.library_calls import quiet_transformers
 from chatcache.model_outline import ModelOutline, read_outline
 from chatcache.told import Told
 from chatcache.weights.form_choice import SAMPLE_TEXT_FILE, FormChoices, choose_form

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_range import TokenRange
+from chatcache.first_sentence import first_sentence
 from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.tensor_bytes import bytes_of
 from chatcache.told import Told
@@ -202,7 +203,7 @@ class Restore:
             return
         self.ran_out_of_memory = is_out_of_memory(error)
         logger.warning("A cache was restored up to token %d only", self.cache.num_tokens, exc_info=error)
-        index, failure = self.cache.num_tokens, str(error) or type(error).__name__
+        index, failure = self.cache.num_tokens, first_sentence(error)
         rest = f"from token {index:,} on it is computed again. ({failure})"
         if isinstance(error, SegmentDamagedError):
             sentence = f"Saved cache data was damaged and set aside; {rest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 from storage.sentence import Sentence
 
 

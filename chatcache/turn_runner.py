@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from chatcache.errors import ChatCacheError
 from chatcache.events import DoneEvent, Phase, Reply, StatusEvent
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 from chatcache.reply_stream import StreamedReply
 from chatcache.scheduler import Scheduler
 from chatcache.stats import FinishReason, TurnStats

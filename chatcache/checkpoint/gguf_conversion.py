@@ -21,7 +21,8 @@ from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 from chatcache.checkpoint.file_digests import FileDigests, sha256_of_file
 from chatcache.errors import ModelLoadError, StorageError
-from chatcache.library_calls import first_sentence, quiet_transformers
+from chatcache.first_sentence import first_sentence
+from chatcache.library_calls import quiet_transformers
 
 MANIFEST_NAME = "chatcache-manifest.json"
 MANIFEST_FORMAT = 1

@@ -14,7 +14,7 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from chatcache.checkpoint.weight_files import weight_files
 from chatcache.errors import ModelLoadError
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 
 TIMEOUT_S = 10.0
 TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")

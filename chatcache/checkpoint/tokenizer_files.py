@@ -10,7 +10,7 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from chatcache.checkpoint.model_files import ModelFiles
 from chatcache.errors import ModelLoadError
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 
 
 def read_tokenizer(files: ModelFiles, tokenizer_class: Any) -> PreTrainedTokenizerBase:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from chatcache.errors import ModelLoadError
+from chatcache.first_sentence import first_sentence
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -31,7 +32,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     try:
         shards = sorted({str(name) for name in json.loads(entry.read_text("utf-8"))["weight_map"].values()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ModelLoadError(f"{entry} cannot be read ({error}). Copy or download the model again.") from error
+        raise ModelLoadError(
+            f"{entry} cannot be read: {first_sentence(error)} Copy or download the model again."
+        ) from error
     missing = [name for name in shards if not (folder / name).is_file()]
     if missing:
         raise ModelLoadError(f"{folder} lacks {', '.join(missing)}. Copy or download the model again.")

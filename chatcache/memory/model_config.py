@@ -16,7 +16,8 @@ from transformers.integrations.gguf.reader import GgufHeader
 from chatcache.checkpoint.model_files import embedded_gguf
 from chatcache.config import EMBEDDED_MODEL
 from chatcache.errors import ModelLoadError
-from chatcache.library_calls import first_sentence, quiet_transformers
+from chatcache.first_sentence import first_sentence
+from chatcache.library_calls import quiet_transformers
 
 HUB_TIMEOUT_S = 10.0
 

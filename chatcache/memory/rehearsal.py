@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from chatcache.cache.kinds import facts_of
 from chatcache.errors import ModelLoadError, UnsupportedOptionError
-from chatcache.library_calls import first_sentence, quiet_transformers
+from chatcache.first_sentence import first_sentence
+from chatcache.library_calls import quiet_transformers
 from chatcache.memory.model_shape import LayerShape, ModelShape
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.told import Told

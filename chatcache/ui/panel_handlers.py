@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import gradio as gr
 
 from chatcache.errors import NotFoundError
-from chatcache.library_calls import first_sentence
+from chatcache.first_sentence import first_sentence
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
 from chatcache.ui.plan_panel import render_plan
