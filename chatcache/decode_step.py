@@ -160,7 +160,8 @@ class DecodeStep:
         queries = rotated[:, :-num_keys].view(len(x), num_keys, -1, self._head_dim)
         sizes = [feed.num_tokens for feed in feeds]
         keys, values = (_as_states(rows[:, -num_keys:]).split(sizes, dim=2) for rows in (rotated, states))
-        seen = [feed.updates[index](*new) for feed, *new in zip(feeds, keys, values, strict=True)]
+        # One after the other: a cache may unpack what it holds where another does.
+        seen = (feed.updates[index](*new) for feed, *new in zip(feeds, keys, values, strict=True))
         if len(feeds) == len(x):
             output = attend_single_tokens(queries, seen, self._scaling)
         else:

@@ -77,8 +77,8 @@ def make_model(name: str, settings: dict) -> PreTrainedModel:
         return model
 
 
-def filled(model: PreTrainedModel, num_tokens: int, seed: int = 0) -> SessionCache:
-    held = make_session_cache(model, "dynamic")
+def filled(model: PreTrainedModel, num_tokens: int, seed: int = 0, kind: str = "dynamic") -> SessionCache:
+    held = make_session_cache(model, kind)
     ids = random_ids(num_tokens, seed)
     model(torch.tensor([ids]), cache=held.cache)
     held.advance(ids)
@@ -143,6 +143,17 @@ def test_sequences_of_any_lengths_step_together_as_they_would_alone(name: str) -
         logits = by_step(step, together, token_ids)
         for i, held in enumerate(alone):
             torch.testing.assert_close(logits[i], by_step(step, [held], [token_ids[i]])[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+@pytest.mark.parametrize("kinds", [["quantized-int8"] * 3, ["quantized-int4", "dynamic", "quantized-int8"]])
+def test_sequences_that_unpack_what_they_hold_do_not_disturb_each_other(kinds: list[str], num_tokens: int) -> None:
+    model = make_model("llama", {})
+    step = make_step(model)
+    together, alone = ([filled(model, 600, seed, kind) for seed, kind in enumerate(kinds)] for _ in range(2))
+    ids = [random_ids(num_tokens if seed == 0 else 1, seed) for seed in range(3)]
+    expected = torch.cat([step([each], [held]) for each, held in zip(ids, alone, strict=True)])
+    torch.testing.assert_close(step(ids, together), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num_tokens", [2, 5, 20])

@@ -8,7 +8,7 @@ kernel: its loop takes 2 to 4 times as long as ordinary multiplications of the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -135,29 +135,29 @@ def _visible(module: Module, mask: Tensor | None, num_queries: int, num_keys: in
     return torch.ones((num_queries, num_keys), dtype=torch.bool).tril() if is_causal else None
 
 
-def attend_single_tokens(queries: Tensor, states: Sequence[States], scaling: float) -> Tensor:
+def attend_single_tokens(queries: Tensor, states: Iterable[States], scaling: float) -> Tensor:
     """What one token of each of several sequences sees: queries `[sequences, key_heads, group, head_dim]`, and all keys
     and values of each sequence → `[sequences, key_heads, group, value_dim]`.
 
-    Few key heads that lie side by side in memory, token after token, are read as one matrix: each query then stands at
-    its own head's place, with zeros at the others', and of each output only its own head's place is taken.
+    Those of a sequence are asked for when the one before it is done with: a cache may unpack them where another has
+    unpacked its own. Few key heads that lie side by side in memory, token after token, are read as one matrix: each
+    query then stands at its own head's place, with zeros at the others', and of each output only its own head's place
+    is taken.
     """
-    num_sequences, num_key_heads, num_groups, _ = queries.shape
-    value_dim = states[0][1].shape[3]
-    outputs = queries.new_empty(num_sequences, num_key_heads * num_groups, num_key_heads * value_dim)
-    places = outputs.view(num_sequences, num_key_heads, num_groups, num_key_heads, value_dim)
-    seen = places.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    num_key_heads = queries.shape[1]
     spread: Tensor | None = None
+    seen = []
     for index, (keys, values) in enumerate(states):
         if not _is_joined(keys, values):
-            seen[index] = scaled_dot_product_attention(queries[index : index + 1], keys, values, scale=scaling)[0]
+            seen.append(scaled_dot_product_attention(queries[index : index + 1], keys, values, scale=scaling))
             continue
         if spread is None:
             spread = (queries * scaling).unsqueeze(3) * _own_place(num_key_heads, queries.dtype)
-            spread = spread.view(num_sequences, num_key_heads * num_groups, -1)
+            spread = spread.flatten(1, 2).flatten(2)
         weights = torch.mm(spread[index], _as_matrix(keys).T).softmax(dim=-1)
-        torch.mm(weights, _as_matrix(values), out=outputs[index])
-    return seen
+        output = torch.mm(weights, _as_matrix(values)).view(num_key_heads, -1, num_key_heads, values.shape[3])
+        seen.append(output.diagonal(dim1=0, dim2=2).permute(2, 0, 1)[None])
+    return torch.cat(seen)
 
 
 @cache
