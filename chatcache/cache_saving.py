@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.memory.budget import Budget
-from chatcache.memory.out_of_memory import return_to_system
+from chatcache.out_of_memory import return_to_system
 from chatcache.persistence import Persistence
 from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm

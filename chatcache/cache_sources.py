@@ -17,7 +17,7 @@ from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.cache_form import CacheForm
 from chatcache.form_change import FormChange, change_of_form
 from chatcache.live_caches import LiveCaches, Spilled
-from chatcache.memory.out_of_memory import return_to_system
+from chatcache.out_of_memory import return_to_system
 from chatcache.persistence import Persistence
 from chatcache.prefetches import Prefetches
 from chatcache.prefix import common_length

@@ -25,7 +25,7 @@ from chatcache.decode_step import DecodeStep
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
 from chatcache.first_sentence import first_sentence
 from chatcache.loader import LoadedModel
-from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.out_of_memory import is_out_of_memory
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
 from chatcache.relief import Relief

@@ -19,8 +19,8 @@ from chatcache.cache_form import CacheForm
 from chatcache.cache_saving import CacheSaving, Saving
 from chatcache.memory.budget import Budget, IdleCache, Need, choose_spills
 from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
-from chatcache.memory.out_of_memory import return_to_system
 from chatcache.memory.room import Room
+from chatcache.out_of_memory import return_to_system
 from chatcache.persistence import Persistence
 from chatcache.restore import Restore
 from chatcache.running_turns import RunningTurns

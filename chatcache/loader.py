@@ -22,6 +22,7 @@ from chatcache.errors import ModelLoadError
 from chatcache.first_sentence import first_sentence
 from chatcache.library_calls import quiet_transformers
 from chatcache.model_outline import ModelOutline, read_outline
+from chatcache.out_of_memory import free_unused_memory, is_out_of_memory
 from chatcache.told import Told
 from chatcache.weights.form_choice import SAMPLE_TEXT_FILE, FormChoices, choose_form
 from chatcache.weights.weight_form import apply_form
@@ -46,7 +47,8 @@ def load_model(config: ServiceConfig, progress: Callable[[str], None] = lambda _
 def load_weights(
     outline: ModelOutline, config: ServiceConfig, progress: Callable[[str], None] = lambda _line: None
 ) -> LoadedModel:
-    """The model of this outline, with its weights. Raises ModelLoadError if they cannot be read or do not fit."""
+    """The model of this outline, with its weights. Raises ModelLoadError if they cannot be read; where memory runs out,
+    what the allocator raises, for which see `out_of_memory`."""
     with quiet_transformers():
         form = config.weights
         if form == "auto":
@@ -66,11 +68,9 @@ def _read_weights(outline: ModelOutline) -> PreTrainedModel:
             local_files_only=True,
             output_loading_info=True,
         )
-    except torch.OutOfMemoryError as error:
-        raise ModelLoadError(
-            f"{outline.name} does not fit into the memory of {outline.device}. Choose a smaller model or --device cpu."
-        ) from error
     except Exception as error:  # damaged files, a quantization whose package is missing: each has its own exception
+        if is_out_of_memory(error):
+            raise
         raise ModelLoadError(
             f"The weights of {outline.name} cannot be loaded: {first_sentence(error)} Copy or download the model again."
         ) from error
@@ -105,8 +105,11 @@ def _auto_form(outline: ModelOutline, models_dir: Path, progress: Callable[[str]
         token_ids = outline.tokenizer.encode(SAMPLE_TEXT_FILE.read_text("utf-8"))
         try:
             choice = choose_form(partial(_load_in_form, outline), token_ids)
-        except (RuntimeError, ValueError, TypeError, AttributeError):  # a model that is used in none of these ways
-            logger.warning("Smaller weights could not be tried; the full ones are used", exc_info=True)
+        except (RuntimeError, ValueError, TypeError, AttributeError, MemoryError) as error:
+            # A model that is used in none of these ways, or two of which do not fit into memory.
+            logger.warning("Smaller weights could not be tried, the full ones are used. (%s)", first_sentence(error))
+        if choice is None:
+            free_unused_memory(outline.device)
             return "full"
         choices.put(key, choice)
     return choice.form

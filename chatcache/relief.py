@@ -15,7 +15,7 @@ from chatcache.cache.session_cache import SessionCache
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent
 from chatcache.live_caches import LiveCaches, Spilled
 from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks
-from chatcache.memory.out_of_memory import free_unused_memory
+from chatcache.out_of_memory import free_unused_memory
 from chatcache.session_key import SessionKey
 from chatcache.told import Told
 from storage.sentence import Sentence

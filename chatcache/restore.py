@@ -24,7 +24,7 @@ from torch import Tensor
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_range import TokenRange
 from chatcache.first_sentence import first_sentence
-from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.out_of_memory import is_out_of_memory
 from chatcache.tensor_bytes import bytes_of
 from chatcache.told import Told
 from storage.errors import SegmentDamagedError, SegmentRemovedError

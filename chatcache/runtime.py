@@ -105,7 +105,7 @@ class Runtime:
                 most_live_tokens=lambda form: self.parts.most_tokens(form),
             )
             on_error.pop_all()
-        self.loading = Loading(lambda note: self._assemble(load(note), config))
+        self.loading = Loading(lambda note: self._make_parts(load, note, config))
         self.loading.when_over(lambda _failure: self.scheduler.release())
 
     @classmethod
@@ -212,6 +212,15 @@ class Runtime:
             if self.changes.is_closed:
                 raise ServiceClosedError from error
             raise
+
+    def _make_parts(self, load: Load, note: Progress, config: ServiceConfig) -> ModelParts:
+        try:
+            return self._assemble(load(note), config)
+        except Exception as error:
+            failure = error
+        from chatcache.memory.no_memory import explained  # here, as the loader is
+
+        raise explained(failure, self.outline, config.weights)
 
     def _assemble(self, loaded: LoadedModel, config: ServiceConfig) -> ModelParts:
         from chatcache.model_parts import ModelParts  # here, as the loader is

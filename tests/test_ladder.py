@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from chatcache.memory.ladder import Shortage, Step, next_step, smaller_chunks, smaller_kinds
-from chatcache.memory.out_of_memory import is_out_of_memory
+from chatcache.out_of_memory import is_out_of_memory
 
 ALL = Shortage(
     was_allocating=True, has_retried=False, can_spill=True, can_shrink_chunk=True, smaller_kinds=("quantized-int8",)

@@ -23,6 +23,7 @@ from chatcache.checkpoint.file_digests import FileDigests, sha256_of_file
 from chatcache.errors import ModelLoadError, StorageError
 from chatcache.first_sentence import first_sentence
 from chatcache.library_calls import quiet_transformers
+from chatcache.out_of_memory import is_out_of_memory
 
 MANIFEST_NAME = "chatcache-manifest.json"
 MANIFEST_FORMAT = 1
@@ -160,6 +161,7 @@ def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
             )
             tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name)
         except Exception as error:  # an unknown architecture, tensor type or tokenizer: each has its own exception
+            _refuse_if_out_of_memory(error, gguf_file)
             raise ModelLoadError(
                 f"{gguf_file} cannot be converted: {first_sentence(error)} Choose another quantization of this model, "
                 "such as Q8_0, its original folder, or a model of an architecture that transformers supports; if the "
@@ -169,7 +171,16 @@ def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         except Exception as error:  # safetensors has an exception of its own for a full disk
+            _refuse_if_out_of_memory(error, gguf_file)
             raise StorageError(_cannot_write(folder.parent, first_sentence(error))) from error
+
+
+def _refuse_if_out_of_memory(error: Exception, gguf_file: Path) -> None:
+    if is_out_of_memory(error):
+        raise ModelLoadError(
+            f"There is not enough memory to convert {gguf_file}, which is done once. Close other programs, or choose a "
+            "smaller model."
+        ) from error
 
 
 def _write_manifest(folder: Path, gguf_file: Path) -> None:

@@ -17,8 +17,8 @@ from chatcache.cache_form import CacheForm
 from chatcache.memory.budget import Budget, IdleCache, Key, Need, choose_spills
 from chatcache.memory.cache_sizes import CacheSizes
 from chatcache.memory.ladder import SMALLEST_CHUNK_TOKENS
-from chatcache.memory.out_of_memory import is_out_of_memory
 from chatcache.memory.planner import OFFLOADED_KINDS
+from chatcache.out_of_memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import gc
 import sys
@@ -16,14 +17,17 @@ _TEXTS = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "std::bad_alloc",
+    "Cannot allocate memory",
 )
-"""What accelerate does not know: the CPU allocator on Windows, and failures outside the caching allocator."""
+"""What accelerate does not know: the CPU allocator on Windows, failures outside the caching allocator, mapped files."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` says that an allocation failed: CPU, CUDA, ROCm, XPU, MPS, or Python's own."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     if not isinstance(error, RuntimeError):
         return False
     return should_reduce_batch_size(error) or any(text in str(error) for text in _TEXTS)
