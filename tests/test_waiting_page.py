@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from browser import SHORT, box, open_chat, replies, served
+from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 from services import open_service
 
+from chatcache.errors import ChatCacheError
 from chatcache.loader import LoadedModel
+from chatcache.ui import app, waiting_page
 from chatcache.ui.app import PageServer
 from chatcache.ui.waiting_page import WaitingPage
 
@@ -67,6 +73,38 @@ def test_who_comes_after_it_closed_is_left_to_the_page(listener: socket.socket) 
         accepted, address = listener.accept()
         with accepted:
             assert address == late.getsockname()
+
+
+def test_where_it_cannot_be_served_a_sentence_says_why(listener: socket.socket) -> None:
+    listener.close()
+    with pytest.raises(ChatCacheError, match=r"Bad file descriptor\. Close other programs"):
+        WaitingPage(listener)
+
+
+def test_a_server_that_does_not_start_is_not_waited_for_for_ever(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    async def start_too_late(*_given: object, **_options: object) -> None:
+        await asyncio.to_thread(is_over.wait, WAIT_S)
+        raise OSError
+
+    monkeypatch.setattr(asyncio, "start_server", start_too_late)
+    monkeypatch.setattr(waiting_page, "START_TIMEOUT_S", 0.01)
+    with pytest.raises(ChatCacheError, match="did not start within"):
+        WaitingPage(listener)
+    is_over.set()
+
+
+def test_a_page_whose_server_does_not_start_is_not_waited_for_for_ever(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "build_app", lambda _service, _hosts: FastAPI())
+    monkeypatch.setattr(app._Server, "run", lambda _server, **_options: None)
+    monkeypatch.setattr(app, "START_TIMEOUT_S", 0.01)
+    with pytest.raises(ChatCacheError, match="did not start within"):
+        PageServer(SimpleNamespace(), listener)
 
 
 @pytest.mark.browser

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse, RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chatcache.errors import ChatCacheError
 from chatcache.ui.events import bind
 from chatcache.ui.language import preferred_language
 from chatcache.ui.layout import ASSETS, lay_out, script
@@ -101,7 +102,7 @@ class PageServer:
     """Serves the page in a thread of its own until `close`. The service stays the caller's to close."""
 
     def __init__(self, service: ChatService, listener: socket.socket) -> None:
-        """`listener` listens already; it is closed with the server."""
+        """`listener` listens already; it is closed with the server. Raises ChatCacheError where it does not start."""
         self._socket = listener
         config = uvicorn.Config(build_app(service, self._hosts()), log_level="warning")
         self._server = _Server(config)
@@ -110,7 +111,10 @@ class PageServer:
         )
         self._thread.start()
         if not self._server.is_up.wait(START_TIMEOUT_S):
-            raise OSError("the page's server did not start in time")
+            raise ChatCacheError(
+                f"The page cannot be served: its server did not start within {START_TIMEOUT_S:.0f} s. Close other "
+                "programs, and start chatcache again."
+            )
 
     @property
     def port(self) -> int:

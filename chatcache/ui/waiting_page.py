@@ -11,12 +11,15 @@ import html
 import socket
 import threading
 from asyncio import StreamReader, StreamWriter
+from concurrent.futures import Future
 from types import TracebackType
 
+from chatcache.errors import ChatCacheError
 from chatcache.ui.language import preferred_language
 from chatcache.ui.starting_texts import StartingTexts, TurkishStarting
 
 REQUEST_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 30.0
 _LANGUAGES = {texts.LANGUAGE: texts for texts in (StartingTexts, TurkishStarting)}
 
 _MARKUP = """<!doctype html>
@@ -34,13 +37,18 @@ class WaitingPage:
     open, for the page."""
 
     def __init__(self, listener: socket.socket) -> None:
+        """Raises ChatCacheError where it cannot be served."""
         self._step = ""
-        self._is_up = threading.Event()
-        self._thread = threading.Thread(
-            target=asyncio.run, args=(self._serve(listener.dup()),), name="chatcache-waiting", daemon=True
-        )
+        self._up: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="chatcache-waiting", daemon=True)
         self._thread.start()
-        self._is_up.wait()
+        try:
+            self._up.result(START_TIMEOUT_S)
+        except OSError as error:  # that time is over is one, too
+            reason = error.strerror or f"its server did not start within {START_TIMEOUT_S:.0f} s"
+            raise ChatCacheError(
+                f"The page cannot be served: {reason}. Close other programs, and start chatcache again."
+            ) from error
 
     def __enter__(self) -> WaitingPage:
         return self
@@ -60,10 +68,18 @@ class WaitingPage:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
 
+    def _run(self, listener: socket.socket) -> None:
+        try:
+            asyncio.run(self._serve(listener.dup()))
+        except OSError as error:
+            if self._up.done():
+                raise
+            self._up.set_exception(error)
+
     async def _serve(self, listener: socket.socket) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(self._answer, sock=listener)
-        self._is_up.set()
+        self._up.set_result(None)
         await self._ended.wait()
         server.close()  # who is being answered still is not waited for
 
