@@ -70,7 +70,8 @@ class WaitingPage:
 
     def _run(self, listener: socket.socket) -> None:
         try:
-            asyncio.run(self._serve(listener.dup()))
+            with listener.dup() as own:
+                asyncio.run(self._serve(own))
         except OSError as error:
             if self._up.done():
                 raise
