@@ -8,7 +8,7 @@ element.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-session]");
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  window.chatcache.go(link.dataset.session);
+  window.chatcache.go(link.dataset.session, false, link.dataset.message);
 });
 
 // Whoever stands on a chat stands on it still when the list has changed around it, and whoever restored one stands on it

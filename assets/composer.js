@@ -43,7 +43,7 @@
     if (!box || box.disabled) setTimeout(whenBoxIsOpen, 50, action);
     else action(box);
   };
-  window.addEventListener("chatcache-place", ({ detail: { session, temporary } }) => {
+  window.addEventListener("chatcache-place", ({ detail: { session, temporary, message } }) => {
     if (session === chat) {
       isTemporary = temporary;
       return remember();
@@ -65,7 +65,7 @@
       isShown = true;
       const draft = draftOf(chat);
       if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
-      if (isFirst && document.activeElement === document.body) box.focus({ preventScroll: true });
+      if (isFirst && !message && document.activeElement === document.body) box.focus({ preventScroll: true });
     });
   });
   window.addEventListener("pagehide", remember);

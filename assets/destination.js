@@ -1,10 +1,10 @@
 // Where the person wants to go: at first where the address says, then to what was clicked. The server reads it when it has
 // time to: of several clicks, however fast, the last one counts.
-const choose = (session, isTemporary = false) => {
-  props.value = JSON.stringify({ session, temporary: isTemporary });
+const choose = (session, message = "", isTemporary = false) => {
+  props.value = JSON.stringify({ session, message, temporary: isTemporary });
   trigger("chosen");
 };
-const travel = () => choose(window.chatcache.addressed());
-window.addEventListener("chatcache-go", ({ detail }) => choose(detail.session, detail.isTemporary));
+const travel = () => choose(window.chatcache.addressed(), window.chatcache.addressed("message"));
+window.addEventListener("chatcache-go", ({ detail }) => choose(detail.session, detail.message, detail.isTemporary));
 window.addEventListener("popstate", travel);
 setTimeout(travel);

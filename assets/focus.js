@@ -11,15 +11,19 @@
     const { action, message, session } = element.dataset;
     const position = element.closest("article")?.dataset.position;
     const fold = element.matches("summary") ? element.parentElement.className : undefined;
-    return { element, part: part.id, action, message, session, position, fold };
+    return { element, part: part.id, action, message, session, position, fold, isMessage: element.matches("article") };
   };
 
-  const find = ({ part, action, message, session, position, fold }) => {
+  const canHaveFocus = (article) => Object.assign(article, { tabIndex: -1 });
+  chatcache.focusMessage = (article) => canHaveFocus(article).focus({ preventScroll: true });
+
+  const find = ({ part, action, message, session, position, fold, isMessage }) => {
     const within = document.getElementById(part);
     if (part === STOP) return within;
     if (session) return within.querySelector(`[data-session="${CSS.escape(session)}"]`);
     const there = position === undefined ? within : within.querySelector(`article[data-position="${position}"]`);
     if (!there) return null;
+    if (isMessage) return canHaveFocus(there);
     if (fold) return [...there.querySelectorAll("details")].find((e) => e.className === fold)?.firstElementChild;
     const same = (place) => [...place.querySelectorAll(`[data-action="${CSS.escape(action ?? "")}"]`)];
     const found = same(there).find((button) => position !== undefined || button.dataset.message === message);

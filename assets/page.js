@@ -40,13 +40,13 @@
     prependToBox: (text) => setBox(box().value.trim() ? `${text}\n\n${box().value}` : text),
     isTouched: () => window.matchMedia("(pointer: coarse)").matches,
     sourceOf,
-    addressed: () => new URLSearchParams(window.location.search).get("session") ?? "",
+    addressed: (what = "session") => new URLSearchParams(window.location.search).get(what) ?? "",
     // What happened on the page alone, for the server to say in its words.
     tell: (action, message = "") => {
       window.dispatchEvent(new CustomEvent("chatcache-told", { detail: { action, message } }));
     },
-    go: (session, isTemporary = false) => {
-      window.dispatchEvent(new CustomEvent("chatcache-go", { detail: { session, isTemporary } }));
+    go: (session, isTemporary = false, message = "") => {
+      window.dispatchEvent(new CustomEvent("chatcache-go", { detail: { session, isTemporary, message } }));
     },
     copy: async (button) => {
       await copyText(button.dataset.action === "copy-code"

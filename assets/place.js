@@ -1,4 +1,5 @@
-// The address follows the place, but not to a chat that the person has travelled past meanwhile, back or forward.
+// The address follows the place, but not to a chat that the person has travelled past meanwhile, back or forward. A message
+// that it led to is left out of it: where the chat is reloaded, it has gone on.
 const travels = [];
 window.addEventListener("popstate", () => travels.push(window.chatcache.addressed()));
 const follow = (session) => {
@@ -6,14 +7,16 @@ const follow = (session) => {
   travels.splice(0, reached < 0 ? travels.length : reached + 1);
   if (travels.length) return;
   const url = new URL(window.location.href);
+  const isThere = window.chatcache.addressed() === session;
+  url.searchParams.delete("message");
   if (session) url.searchParams.set("session", session);
   else url.searchParams.delete("session");
-  if (url.href !== window.location.href) window.history.pushState(null, "", url);
+  if (url.href !== window.location.href) window.history[isThere ? "replaceState" : "pushState"](null, "", url);
 };
 let arrival = "";
 watch("value", () => {
-  const { session, visit, temporary } = JSON.parse(props.value);
-  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary } }));
+  const { session, visit, temporary, message } = JSON.parse(props.value);
+  window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary, message } }));
   follow(session ?? "");
   if (arrival === `${visit} ${session}`) return;
   arrival = `${visit} ${session}`;

@@ -1,22 +1,31 @@
 // Where the conversation is scrolled to. New text is followed as long as the reader is at its end, or has asked for it. A
-// message in whose place another version is to be shown keeps its arrows where they are on screen.
+// message in whose place another version is to be shown keeps its arrows where they are on screen. One that was looked for
+// stands near the top, whatever comes above and below it, until the person moves.
 (() => {
   const { chatcache } = window;
   const NEAR_PX = 80;
+  const ABOVE = 0.15; // of the height: what stands above a message that was looked for
   let atEnd = true;
   let held = null; // { position, top }
+  let sought = ""; // the id of a message
 
   const talk = () => document.getElementById("conversation");
   const topOf = (position) =>
     document.querySelector(`#transcript article[data-position="${position}"] .versions`)?.getBoundingClientRect().top;
+  const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought)}"]`);
   const look = () => {
     atEnd = talk().scrollHeight - talk().scrollTop - talk().clientHeight < NEAR_PX;
   };
   const settle = () => {
-    if (held) talk().scrollTop += (topOf(held.position) ?? held.top) - held.top;
+    const found = soughtArticle();
+    if (found) {
+      const { top, height } = talk().getBoundingClientRect();
+      talk().scrollTop += found.getBoundingClientRect().top - top - ABOVE * height;
+    } else if (held) talk().scrollTop += (topOf(held.position) ?? held.top) - held.top;
     else if (atEnd) talk().scrollTop = talk().scrollHeight;
   };
   const letGo = () => {
+    if (soughtArticle()) sought = "";
     if (!held) return;
     held = null;
     look();
@@ -26,7 +35,14 @@
     // To the end, once what was asked for is shown.
     toEnd: () => {
       held = null;
+      sought = "";
+      chatcache.unmark();
       atEnd = true;
+    },
+    // To a message, once it is shown.
+    seek: (id) => {
+      sought = id;
+      settle();
     },
     hold: (position) => {
       if (held?.position !== position) held = { position, top: topOf(position) };
@@ -41,7 +57,9 @@
   const watch = () => {
     if (!talk()) return setTimeout(watch, 20);
     talk().addEventListener("scroll", look);
-    for (const byHand of ["wheel", "touchmove"]) talk().addEventListener(byHand, letGo, { passive: true });
+    for (const byHand of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      talk().addEventListener(byHand, letGo, { passive: true });
+    }
     new MutationObserver(settle).observe(talk(), { childList: true, subtree: true, characterData: true });
     new ResizeObserver(settle).observe(talk()); // a notice takes room below it
   };

@@ -59,6 +59,14 @@ class ChatReading(OwnedSessions):
         with translated_store_errors():
             return self._store.branch_length(self._owner, session_id)
 
+    def num_messages_below(self, session_id: str, message_id: str) -> int | None:
+        """How many messages of the current branch come after this one of the chat; None where it is on another branch.
+
+        Raises InvalidInputError for a message of another chat.
+        """
+        with translated_store_errors():
+            return self._store.distance_from_tip(self._owner, session_id, message_id)
+
     def undone(self, session_id: str) -> Message | None:
         """The reply that going forward leads to: one turn below the tip, on the branch last viewed, as rollbacks left
         it, in whatever window or process; None where nothing is undone.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, Text, and_, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, or_, select, true
 from sqlalchemy.orm import InstrumentedAttribute
 
 from storage.database import Database
@@ -46,11 +46,13 @@ def terms_of(query: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A session that has what was looked for. `excerpt` is from a message that has some of it; empty where none has."""
+    """A session that has what was looked for. `excerpt` is from the message `message_id`, which has some of it; empty
+    and None where none has."""
 
     session: ChatSession
     title: Excerpt
     excerpt: Excerpt
+    message_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class _Search:
             .offset(self.offset)
         )
 
-    def texts(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[str, str, str]:
+    def messages(self, session_ids: Sequence[str], *, has_text_index: bool) -> Select[str, str, str, str]:
         """Of each of these sessions the newest message that has all terms, or else the newest that has one of them."""
         having = [_has_message(term, has_text_index=has_text_index) for term in self.terms]
         newest = (
@@ -84,7 +86,8 @@ class _Search:
             for condition in ([and_(*having), or_(*having)] if len(having) > 1 else having)
         )
         chosen = select(func.coalesce(*newest, None)).where(SessionRow.id.in_(session_ids))
-        return select(MessageRow.session_id, MessageRow.role, MessageRow.text).where(MessageRow.seq.in_(chosen))
+        columns = (MessageRow.session_id, MessageRow.id, MessageRow.role, MessageRow.text)
+        return select(*columns).where(MessageRow.seq.in_(chosen))
 
     def _is_said(self, term: str, *, has_text_index: bool) -> ColumnElement[bool]:
         having = _has_message(term, has_text_index=has_text_index)
@@ -161,15 +164,16 @@ class ChatSearch:
     def _find(self, search: _Search, *, has_text_index: bool) -> tuple[FoundSession, ...]:
         with self._database.read() as db:
             sessions = db.scalars(search.sessions(has_text_index=has_text_index)).all()
-            texts = {
-                row.session_id: plain_words(row.text, search.terms) if row.role == Role.ASSISTANT else row.text
-                for row in db.execute(search.texts([s.id for s in sessions], has_text_index=has_text_index))
+            messages = {
+                row.session_id: row
+                for row in db.execute(search.messages([s.id for s in sessions], has_text_index=has_text_index))
             }
-            return tuple(
-                FoundSession(
-                    session=session.to_record(),
-                    title=marked(session.title, search.terms),
-                    excerpt=excerpt_of(texts[session.id], search.terms) if session.id in texts else (),
-                )
-                for session in sessions
-            )
+            return tuple(_found(session.to_record(), messages.get(session.id), search.terms) for session in sessions)
+
+
+def _found(session: ChatSession, message: Row[str, str, str, str] | None, terms: Sequence[str]) -> FoundSession:
+    title = marked(session.title, terms)
+    if message is None:
+        return FoundSession(session, title, ())
+    text = plain_words(message.text, terms) if message.role == Role.ASSISTANT else message.text
+    return FoundSession(session, title, excerpt_of(text, terms), message.id)

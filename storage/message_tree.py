@@ -42,6 +42,12 @@ def read_branch(db: DbSession, session_id: str, leaf_id: str, limit: int | None 
     return _records(db, _end_of_branch(), _place(session_id, leaf_id) | {"furthest": limit - 1})
 
 
+def read_distance(db: DbSession, session_id: str, leaf_id: str, message_id: str) -> int | None:
+    """How many steps it is up from `leaf_id` to this message; None where it is on another branch."""
+    distance: int | None = db.scalar(_distance(), _place(session_id, leaf_id) | {"above": message_id})
+    return distance
+
+
 def read_selections(db: DbSession, session_id: str, leaf_id: str) -> Sequence[tuple[str, str | None]]:
     """(id, selected child's id) from the root to `leaf_id`."""
     return [(row.id, row.selected_child_id) for row in db.execute(_selections(), _place(session_id, leaf_id))]
@@ -98,6 +104,12 @@ def _branch() -> Select[MessageRow, int, int]:
 def _end_of_branch() -> Select[MessageRow, int, int]:
     path = _path_to(bindparam("furthest", type_=Integer)).subquery()
     return _numbered().join(path, MessageRow.id == path.c.id).order_by(MessageRow.position)
+
+
+@cache
+def _distance() -> Select[int]:
+    path = _path_to().subquery()
+    return select(path.c.distance).where(path.c.id == bindparam("above", type_=String))
 
 
 @cache

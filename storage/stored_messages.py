@@ -18,7 +18,7 @@ from storage.chat_rows import (
     touch,
 )
 from storage.errors import InvalidRecordError
-from storage.message_tree import read_branch, read_leaf_id, read_next_reply_id
+from storage.message_tree import read_branch, read_distance, read_leaf_id, read_next_reply_id
 from storage.models import MessageRow
 from storage.records import ChatSession, Message, Role, SessionTree
 from storage.session_places import SessionPlaces
@@ -55,6 +55,13 @@ class StoredMessages(SessionPlaces):
             tip_id = find_session(db, owner, session_id).tip_id
             position = db.scalar(select(MessageRow.position).where(MessageRow.id == tip_id)) if tip_id else None
             return 0 if position is None else position + 1
+
+    def distance_from_tip(self, owner: str, session_id: str, message_id: str) -> int | None:
+        """How many messages of the current branch stand below this one; None where it is on another branch."""
+        with self._of_session(session_id).read() as db:
+            tip_id = find_session(db, owner, session_id).tip_id
+            find_message(db, owner, message_id, session_id)
+            return read_distance(db, session_id, tip_id, message_id) if tip_id else None
 
     def get_message(self, owner: str, message_id: str) -> Message:
         with self._of_message(message_id).read() as db:

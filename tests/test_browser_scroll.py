@@ -81,6 +81,18 @@ def test_whoever_has_read_further_up_and_sends_a_message_sees_its_reply(page: Pa
     expect(button(page, texts.REGENERATE)).to_be_in_viewport()
 
 
+def test_a_chat_opens_at_its_end_wherever_another_one_was_left(page: Page, site: Site) -> None:
+    page.set_viewport_size(LOW)
+    other = site.service.create_session(sampling=SHORT, title="Another chat")
+    for question in (*QUESTIONS, *QUESTIONS):
+        site.service.send(other.id, question).result(60)
+    open_chat(page, site, SHORT, *QUESTIONS)
+    scroll_to_start(page)
+    page.get_by_role("list", name="Chats").get_by_role("link", name="Another chat").click()
+    expect(replies(page)).to_have_count(2 * len(QUESTIONS))
+    expect(button(page, texts.REGENERATE)).to_be_in_viewport()
+
+
 def test_a_message_whose_arrow_is_clicked_stays_where_it_is(page: Page, site: Site) -> None:
     page.set_viewport_size(LOW)
     session_id = open_chat(page, site, SHORT, *QUESTIONS)

@@ -125,7 +125,7 @@ def test_a_found_chat_shows_what_was_found_and_where_and_nothing_of_it_is_markup
     chats = [session(hostile), session("", "s2")]
     found = {
         "s1": FoundSession(
-            chats[0], (Piece("<img", is_hit=True), Piece(hostile[4:])), (Piece("a <b>"), Piece("<i>", True))
+            chats[0], (Piece("<img", is_hit=True), Piece(hostile[4:])), (Piece("a <b>"), Piece("<i>", True)), "m1"
         ),
         "s2": FoundSession(chats[1], (), ()),
     }
@@ -138,6 +138,8 @@ def test_a_found_chat_shows_what_was_found_and_where_and_nothing_of_it_is_markup
         assert texts.UNTITLED in said
         assert markup.count("<mark>") == 2
         assert "<mark>&lt;i&gt;</mark>" in markup
+        leads_to = [value for name, value in Elements(markup).attributes if name == "href"]
+        assert leads_to == ["?session=s1&message=m1", "?session=s2"]
 
 
 # What a browser sends

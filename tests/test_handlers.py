@@ -74,6 +74,56 @@ def test_the_place_says_that_a_chat_is_temporary_however_it_was_reached(service:
         assert Place.from_json(moved[page.place]) == Place(session.id, visit=1, is_temporary=is_temporary)
 
 
+def go_to_found(service: ChatService, page: Page, session_id: str, message_id: str) -> tuple[Place, str]:
+    """Where a search's hit leads, and what is said there."""
+    destination = Destination(session_id, message_id=message_id).to_json()
+    moved = Actions(service, page, texts).go_to(Place().to_json(), destination, "")
+    return Place.from_json(moved[page.place]), told(page, moved)
+
+
+def test_a_hit_leads_to_its_message_and_as_far_up_as_is_needed(service: ChatService, page: Page) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    for number in range(2):
+        service.send(session_id, f"{number}").result(60)
+    messages = service.messages(session_id)
+    assert go_to_found(service, page, session_id, messages[0].id) == (
+        Place(session_id, visit=1, message_id=messages[0].id),
+        "",
+    )
+    assert Place(session_id).showing("m1", 900).num_shown > 901
+    assert Place(session_id).showing("m1", 900).showing_more().message_id is None, "whoever moves on is not led back"
+
+
+def test_a_hit_on_another_branch_is_not_shown_at_the_cost_of_a_reply_that_is_being_written(
+    service: ChatService, page: Page
+) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    old = service.send(session_id, "One.").result(60).message
+    running = service.regenerate(session_id, sampling=Sampling(max_new_tokens=1000))
+    place, said = go_to_found(service, page, session_id, old.id)
+    assert place == Place(session_id, visit=1)
+    assert texts.FOUND_BESIDE_A_REPLY in said
+    assert not running.stop_requested
+    running.stop()
+    running.result(60)
+    before = service.get_session(session_id)
+    service.delete(session_id)
+    assert go_to_found(service, page, session_id, old.id)[0].message_id is None, "nothing changes in the bin"
+    assert service.get_session(session_id).tip_id == before.tip_id
+
+
+@pytest.mark.parametrize("message_id", ["nonsense", "of another chat"])
+def test_an_address_with_a_message_that_is_not_there_leads_to_the_chats_end(
+    service: ChatService, page: Page, message_id: str
+) -> None:
+    session_id, other_id = (service.create_session(sampling=GREEDY).id for _ in range(2))
+    other = service.send(other_id, "One.").result(60).message
+    before = service.get_session(other_id)
+    message_id = other.id if message_id == "of another chat" else message_id
+    assert go_to_found(service, page, session_id, message_id) == (Place(session_id, visit=1), "")
+    assert service.get_session(other_id) == before
+
+
 def test_an_undo_that_comes_too_late_ends_no_reply_that_has_begun_meanwhile(service: ChatService, page: Page) -> None:
     session_id = service.create_session(sampling=GREEDY).id
     first = service.send(session_id, "One.").result(60).message

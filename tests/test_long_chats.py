@@ -164,6 +164,22 @@ def test_pages_put_together_are_the_branch_with_its_alternatives_counted(store: 
     assert store.branch_length(ME, chat) == 12
 
 
+def test_how_far_up_a_message_stands_is_told_of_the_current_branch_of_its_own_chat(store: ChatStore) -> None:
+    chat = long_chat(store, "c", 12)
+    long_chat(store, "d", 4)
+    other, _ = store.add_alternative(ME, "c-5", text="other", token_ids=None, tokenizer_digest="abc")
+    assert [store.distance_from_tip(ME, chat, each) for each in (other.id, "c-0", "c-5", "c-11")] == [0, 5, None, None]
+    store.set_tip(ME, chat, "c-11")
+    assert [store.distance_from_tip(ME, chat, each) for each in (other.id, "c-0", "c-5", "c-11")] == [None, 11, 6, 0]
+    store.set_tip(ME, chat, None)
+    assert store.distance_from_tip(ME, chat, "c-0") is None
+    with pytest.raises(InvalidRecordError):
+        store.distance_from_tip(ME, chat, "d-1")
+    for owner, message_id in (("other", "c-0"), (ME, "nothing")):
+        with pytest.raises(RowNotFoundError):
+            store.distance_from_tip(owner, chat, message_id)
+
+
 def test_a_chat_without_messages_has_empty_pages(store: ChatStore) -> None:
     store.insert_tree(ME, SessionTree(session_of("empty"), (), ()))
     assert (store.branch_end(ME, "empty", 5), store.branch_length(ME, "empty")) == ((), 0)

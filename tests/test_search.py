@@ -258,6 +258,13 @@ def test_the_message_that_has_every_word_is_shown_before_a_newer_one_that_has_so
     assert excerpt(store, "red")[0] == ("re: red alone", ["red"]), "the newest that has it"
 
 
+def test_a_found_chat_names_the_message_that_its_excerpt_is_from(store: ChatStore) -> None:
+    session_id = chat(store, "a", "red and green", "red alone")
+    branch = store.branch(ME, session_id)
+    assert [each.message_id for each in store.search(ME, "red green")] == [branch[1].id]
+    assert [each.message_id for each in store.search(ME, '"red alone"')] == [branch[3].id]
+
+
 def test_a_replys_excerpt_has_its_words_without_the_marks_and_a_persons_own_is_as_written(store: ChatStore) -> None:
     chat(store, "a", "the **otter** asked")
     assert excerpt(store, "otter") == [("re: the otter asked", ["otter"])]
@@ -270,6 +277,7 @@ def test_hits_in_the_title_are_marked_and_a_chat_may_have_no_excerpt(store: Chat
     chat(store, "My Café", "nothing of it")
     (only,) = store.search(ME, "cafe")
     assert (only.title, only.excerpt) == ((Piece("My "), Piece("Café", is_hit=True)), ())
+    assert only.message_id is None
 
 
 TEXTS = st.text("abAB ıİIißéЁlΣς\u0301\u0307世\u05bc\u05b4\n", max_size=300)

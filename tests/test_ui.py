@@ -628,7 +628,9 @@ def test_an_error_interrupts_and_other_sentences_wait() -> None:
 JSON_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2)
 )
-PLACES = st.dictionaries(st.sampled_from(["session", "tip", "version", "shown", "visit", "other"]), JSON_VALUES)
+PLACES = st.dictionaries(
+    st.sampled_from(["session", "tip", "version", "shown", "visit", "message", "other"]), JSON_VALUES
+)
 
 
 @given(sent=st.one_of(JSON_VALUES, PLACES.map(json.dumps), st.just("[" * 100_000)))

@@ -14,6 +14,7 @@ import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
 from chatcache.ui.file_actions import FileActions
+from chatcache.ui.finder import Finder
 from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
 from chatcache.ui.layout import Page
 from chatcache.ui.place import Destination, Place, Seen
@@ -32,6 +33,7 @@ class Actions(Handlers):
         super().__init__(service, page, texts)
         self.files = FileActions(service, page, texts)
         self._settings = SettingsHandlers(service, page, texts)
+        self._finder = Finder(service, page, texts)
         self._on_transcript: dict[str, Callable[[_Click], Updates]] = {
             "regenerate": self._regenerate,
             "continue": self._continue,
@@ -40,6 +42,7 @@ class Actions(Handlers):
             "previous": lambda click: self._select_neighbour(click, -1),
             "next": lambda click: self._select_neighbour(click, 1),
             "select": lambda click: self._select(click, click.target),
+            "return": lambda click: self._select(click, click.target, to_leaf=False),
             "redo": self._redo,
             "forward": self._forward,
             "fork": self._fork,
@@ -54,15 +57,19 @@ class Actions(Handlers):
 
     @said_if_refused
     def go_to(self, sent: object, sent_destination: object, sent_shelf: object) -> Updates:
-        """Another chat: one that was clicked, the one in the address, or a new one."""
+        """Another chat: one that was clicked, perhaps at a message that was found, the one in the address, or a new
+        one."""
         place, destination = Place.from_json(sent), Destination.from_json(sent_destination)
         ticket = {self._page.ticket: _new_ticket()}
         if destination.session_id is None:
             ticket |= self._back_to_chats(sent_shelf)
         try:
-            return self.go(place, destination.session_id, is_temporary=destination.is_temporary) | ticket
+            moved = self.go(place, destination.session_id, is_temporary=destination.is_temporary)
         except NotFoundError:
             return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
+        if destination.session_id is not None and destination.message_id is not None:
+            moved |= self._finder.lead(Place.from_json(moved[self._page.place]), destination.message_id)
+        return moved | ticket
 
     # ------------------------------------------------------------------ the chat
 
@@ -146,9 +153,9 @@ class Actions(Handlers):
         wanted = alternatives.index(click.target) + step
         return self._select(click, alternatives[wanted]) if 0 <= wanted < len(alternatives) else self.nothing()
 
-    def _select(self, click: _Click, message_id: str) -> Updates:
+    def _select(self, click: _Click, message_id: str, *, to_leaf: bool = True) -> Updates:
         self._refuse_if_busy(self.session_at(click.place))
-        self._service.select(message_id)
+        self._service.select(message_id, to_leaf)
         return {self._page.notice: ""}
 
     def _forward(self, click: _Click) -> Updates:

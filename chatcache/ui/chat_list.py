@@ -1,6 +1,7 @@
 """Sessions → the HTML of the list of chats, of the bin, and of a chat's title.
 
-Each entry is a link to its own address, so it also opens in a new tab. Buttons carry `data-action` and `data-message`.
+Each entry is a link to its own address, so it also opens in a new tab; one that shows an excerpt leads to the message
+that it is from. Buttons carry `data-action` and `data-message`.
 """
 
 from __future__ import annotations
@@ -102,12 +103,15 @@ def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
     marks = ""
     if session.id in listed.busy_ids:
         marks += f'<span class="pulse" role="img" aria-label="{texts.IS_ANSWERED}" title="{texts.IS_ANSWERED}"></span>'
-    shown, excerpt = title, ""
+    shown, excerpt, address, message = title, "", f"?session={session_id}", ""
     if (found := listed.found.get(session.id)) is not None:
         shown = _marked(found.title) or title
-        excerpt = f'<span class="excerpt">{_marked(found.excerpt)}</span>' if found.excerpt else ""
+        if found.message_id is not None:
+            excerpt = f'<span class="excerpt">{_marked(found.excerpt)}</span>'
+            address += f"&amp;message={found.message_id}"
+            message = f' data-message="{found.message_id}"'
     return (
-        f'<a href="?session={session_id}" data-session="{session_id}"{current} title="{title}">'
+        f'<a href="{address}" data-session="{session_id}"{message}{current} title="{title}">'
         f'<span class="name">{shown}</span>{marks}{excerpt}</a>'
     )
 

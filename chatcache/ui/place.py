@@ -12,6 +12,9 @@ from chatcache.ui.sent import count, from_json, text, to_json
 from storage.records import ChatSession
 
 NUM_MESSAGES_SHOWN = 40
+NUM_MESSAGES_ABOVE = 6
+"""How many are shown, at least, above one that is to be seen."""
+
 MOST_MESSAGES_SHOWN = 100_000
 
 
@@ -20,13 +23,14 @@ class Place:
     """The session a tab shows (None: a chat not yet begun), and how many of its messages.
 
     `visit` grows with every move; the page follows a session anew when it changes. `is_temporary`: this chat, or the
-    one that begins here, is not stored.
+    one that begins here, is not stored. `message_id`: the message that the tab is led to; None: to the chat's end.
     """
 
     session_id: str | None = None
     num_shown: int = NUM_MESSAGES_SHOWN
     visit: int = 0
     is_temporary: bool = False
+    message_id: str | None = None
 
     @property
     def has_arrived(self) -> bool:
@@ -38,7 +42,13 @@ class Place:
         return Place(session_id=session_id, visit=self.visit + 1, is_temporary=is_temporary)
 
     def showing_more(self) -> Place:
-        return replace(self, num_shown=self.num_shown + NUM_MESSAGES_SHOWN, visit=self.visit + 1)
+        num_shown = self.num_shown + NUM_MESSAGES_SHOWN
+        return replace(self, num_shown=num_shown, visit=self.visit + 1, message_id=None)
+
+    def showing(self, message_id: str, num_below: int) -> Place:
+        """The same move, to a message with so many below it."""
+        num_shown = max(self.num_shown, num_below + 1 + NUM_MESSAGES_ABOVE)
+        return replace(self, num_shown=num_shown, message_id=message_id)
 
     def to_json(self) -> str:
         return to_json(
@@ -47,6 +57,7 @@ class Place:
                 "shown": self.num_shown,
                 "visit": self.visit,
                 "temporary": self.is_temporary,
+                "message": self.message_id,
             }
         )
 
@@ -59,24 +70,27 @@ class Place:
             num_shown=count(data.get("shown"), default=NUM_MESSAGES_SHOWN, least=1, most=MOST_MESSAGES_SHOWN),
             visit=count(data.get("visit"), default=0),
             is_temporary=data.get("temporary") is True,
+            message_id=text(data.get("message")),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a person wants to go: to a session, or (None) to the beginning of a new one, which is temporary or not."""
+    """Where a person wants to go: to a session, and there perhaps to a message, or (None) to the beginning of a new
+    one, which is temporary or not."""
 
     session_id: str | None = None
     is_temporary: bool = False
+    message_id: str | None = None
 
     def to_json(self) -> str:
-        return to_json({"session": self.session_id, "temporary": self.is_temporary})
+        return to_json({"session": self.session_id, "temporary": self.is_temporary, "message": self.message_id})
 
     @classmethod
     def from_json(cls, sent: object) -> Destination:
         """From what a browser sent; whatever is not understood takes its default."""
         data = from_json(sent)
-        return cls(text(data.get("session")), data.get("temporary") is True)
+        return cls(text(data.get("session")), data.get("temporary") is True, text(data.get("message")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ class TurkishWriting(WritingTexts):
         "Bu yanıttan sonra gelenler önceki sürümüyle birlikte saklanıyor: yanıtın altındaki ‹ oku onlara geri götürür."
     )
     EDIT_MOVED = "Düzenlediğiniz ileti artık burada görünmüyor. Metniniz ileti kutusunda; hiçbir şey gönderilmedi."
+    FOUND_IN_ANOTHER_VERSION = "Bulunan ileti bu sohbetin başka bir sürümünde. Artık o sürüm gösteriliyor."
+    FOUND_BESIDE_A_REPLY = (
+        "Bulunan ileti bu sohbetin başka bir sürümünde. Şu anki yanıtın yazılması bitince gösterilebilir."
+    )
     SAVE = "Kaydet"
     SAVE_AND_SEND = "Kaydet ve gönder"
 

@@ -22,6 +22,10 @@ class WritingTexts:
     EDIT_MOVED = (
         "The message that you were editing is no longer shown here. Your text is in the message box; nothing was sent."
     )
+    FOUND_IN_ANOTHER_VERSION = "What was found stands in another version of this chat. That version is shown now."
+    FOUND_BESIDE_A_REPLY = (
+        "What was found stands in another version of this chat. It can be shown once the present reply is written."
+    )
     SAVE = "Save"
     SAVE_AND_SEND = "Save and send"
 

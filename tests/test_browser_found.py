@@ -1,0 +1,119 @@
+"""From what a search found to the message that has it, in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from browser import SHORT, Site, box, button, open_chat, replies
+from playwright.sync_api import Locator, Page, ViewportSize, expect
+
+from chatcache.ui.place import NUM_MESSAGES_SHOWN
+from chatcache.ui.texts import ENGLISH as texts
+
+pytestmark = pytest.mark.browser
+
+WIDE: ViewportSize = {"width": 1280, "height": 800}
+NARROW: ViewportSize = {"width": 390, "height": 844}
+NUM_TURNS = 500
+
+
+def chat_with(site: Site, word: str, position: int) -> tuple[str, str]:
+    """A long chat that has the word in one message: its id and the message's."""
+    moment = datetime.now(UTC).isoformat()
+    messages: list[dict[str, Any]] = []
+    for number in range(2 * NUM_TURNS):
+        messages.append(
+            {
+                "id": str(uuid.uuid4()),
+                "parent_id": messages[-1]["id"] if messages else None,
+                "role": ("user", "assistant")[number % 2],
+                "text": f"Here **{word}** is." if number == position else f"Number {number}.",
+                "status": "complete",
+                "created_at": moment,
+            }
+        )
+    session = {"id": str(uuid.uuid4()), "title": "A long chat", "tip_id": messages[-1]["id"]}
+    session |= {"created_at": moment, "updated_at": moment}
+    file = {"format": "chatcache.chat", "format_version": 1, "session": session, "messages": messages, "turns": []}
+    return site.service.import_(json.dumps(file)).session.id, messages[position]["id"]
+
+
+def find(page: Page, word: str) -> Locator:
+    """The only chat that has the word, in the list."""
+    if not page.locator("#sidebar.open").count():
+        page.locator("#sidebar .toggle-button").click()
+    page.get_by_role("textbox", name=texts.SEARCH_CHATS).fill(word)
+    link = page.locator("#chats a")
+    expect(link).to_have_count(1)
+    expect(link.locator("mark").first).to_have_text(word)
+    return link
+
+
+def message(page: Page, message_id: str) -> Locator:
+    return page.locator(f"#transcript article[data-id='{message_id}']")
+
+
+def is_marked(shown: Locator) -> bool:
+    return bool(shown.evaluate("e => getComputedStyle(e.querySelector('.bubble') ?? e).outlineStyle === 'solid'"))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_hit_far_up_in_a_long_chat_is_shown_where_it_stands_until_the_person_goes_on(
+    page: Page, site: Site, size: ViewportSize
+) -> None:
+    page.set_viewport_size(size)
+    word = f"heron{size['width']}"
+    session_id, message_id = chat_with(site, word, 3)
+    open_chat(page, site, SHORT, "Another chat.")
+    find(page, word).click()
+    found = message(page, message_id)
+    expect(found).to_be_in_viewport(ratio=1)
+    expect(found).to_be_focused()
+    assert is_marked(found)
+    assert page.url == site.address(session_id), "a reload leads to where the chat has got to"
+    site.service.update_session(session_id, title="A repaint")
+    expect(page.get_by_role("heading", name="A repaint")).to_be_visible()
+    expect(found).to_be_focused()
+    expect(found).to_be_in_viewport(ratio=1)
+    box(page).fill("And now?")
+    button(page, texts.SEND).click()
+    expect(button(page, texts.REGENERATE)).to_be_in_viewport()
+    assert not is_marked(found)
+
+
+def test_a_hit_in_another_version_shows_that_version_and_the_way_back(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.", "Two.")
+    shown_before = site.service.messages(session_id)
+    old = shown_before[1]
+    site.service.edit(old.id, "Here stands a bittern.")
+    bittern = site.service.messages(session_id)[1]
+    site.service.select(shown_before[3].id)
+    site.service.rollback(session_id)
+    before = site.service.messages(session_id)
+    expect(replies(page)).to_have_count(1)
+    find(page, "bittern").click()
+    expect(message(page, bittern.id)).to_be_focused()
+    assert is_marked(message(page, bittern.id))
+    assert site.service.messages(session_id)[-1].id == bittern.id
+    expect(page.locator("#notice")).to_contain_text(texts.FOUND_IN_ANOTHER_VERSION)
+    button(page, texts.UNDO).click()
+    expect(message(page, old.id)).to_be_visible()
+    expect(page.locator("#notice")).to_have_text("")
+    assert site.service.messages(session_id) == before, "what was rolled back is rolled back still"
+
+
+def test_what_was_found_can_be_opened_in_another_tab(page: Page, site: Site) -> None:
+    session_id, message_id = chat_with(site, "spoonbill", 100)
+    page.goto(site.url)
+    address = find(page, "spoonbill").evaluate("e => e.href")
+    tab = page.context.new_page()
+    tab.goto(address)
+    expect(message(tab, message_id)).to_be_in_viewport(ratio=1)
+    expect(message(tab, message_id)).to_be_focused()
+    expect(tab).to_have_url(site.address(session_id))
+    tab.reload()
+    expect(replies(tab)).to_have_count(NUM_MESSAGES_SHOWN // 2)
