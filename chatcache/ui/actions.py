@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError
+from chatcache.ui.draft import with_message, without_message
 from chatcache.ui.file_actions import FileActions
 from chatcache.ui.finder import Finder
 from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
@@ -135,9 +136,13 @@ class Actions(Handlers):
         return {self._page.ticket: _new_ticket(), self._page.notice: ""}
 
     def _roll_back(self, click: _Click) -> Updates:
-        """Go back one turn; its text comes before whatever was being typed."""
-        rollback = self._service.rollback(self._session_as_seen(click))
-        draft = f"{rollback.prompt.text}\n\n{click.text}" if click.text.strip() else rollback.prompt.text
+        """Go back one turn; its text takes the place of the one that was put into the box by going back before, and
+        comes before whatever was being typed."""
+        session_id = self._session_as_seen(click)
+        below = self._undone_message(session_id)
+        typed = None if below is None else without_message(below, click.text)
+        rollback = self._service.rollback(session_id)
+        draft = with_message(rollback.prompt.text, click.text if typed is None else typed)
         return {self._page.message: draft} | self.notify(
             self._texts.ROLLED_BACK, offer=self.undo("redo", rollback.undone.id)
         )
@@ -164,13 +169,16 @@ class Actions(Handlers):
         return self._redo(click)
 
     def _redo(self, click: _Click) -> Updates:
-        """Take a roll back back: the turn's text leaves the box, what was typed after it stays."""
+        """Take a roll back back: the turn's text leaves the box to that of the next turn that was rolled back, if there
+        is one; what was typed after it stays."""
         session_id = self.session_at(click.place)
         self._refuse_if_busy(session_id)
         self._service.select(click.target, to_leaf=False)
-        prompt = self._service.messages(session_id, limit=2)[0].text
-        rest = click.text.removeprefix(prompt) if f"{click.text}\n\n".startswith(f"{prompt}\n\n") else click.text
-        return {self._page.message: rest.removeprefix("\n\n"), self._page.notice: ""}
+        typed = without_message(self._service.messages(session_id, limit=2)[0].text, click.text)
+        if typed is None:
+            return {self._page.notice: ""}
+        below = self._undone_message(session_id)
+        return {self._page.message: typed if below is None else with_message(below, typed), self._page.notice: ""}
 
     def _fork(self, click: _Click) -> Updates:
         """A new chat that goes on from the reply that was clicked, its cache made ready from what there is; the one it
@@ -182,7 +190,7 @@ class Actions(Handlers):
     def _suggest(self, click: _Click) -> Updates:
         """A suggestion goes into the box, before whatever was being typed."""
         suggestion = dict(enumerate(self._texts.PROMPT_SUGGESTIONS))[int(click.target)]
-        return {self._page.message: f"{suggestion}\n\n{click.text}" if click.text.strip() else suggestion}
+        return {self._page.message: with_message(suggestion, click.text)}
 
     # -------------------------------------------------------------- the session
 
@@ -226,6 +234,13 @@ class Actions(Handlers):
         """What is asked of a page that has not seen the reply begin ends no reply."""
         if self._service.active_turn(session_id) is not None:
             raise Refusal(self._texts.BUSY)
+
+    def _undone_message(self, session_id: str) -> str | None:
+        """What was asked in the turn that going forward leads to; None where none was rolled back."""
+        reply = self._service.undone(session_id)
+        if reply is None or reply.parent_id is None:
+            return None
+        return next(each.text for each in self._service.alternatives(reply.parent_id) if each.id == reply.parent_id)
 
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""
