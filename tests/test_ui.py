@@ -622,6 +622,7 @@ def test_an_error_interrupts_and_other_sentences_wait() -> None:
     assert 'role="alert"' in render_notice(texts, Notice("x", is_error=True))
     assert 'role="status"' in render_notice(texts, Notice("x"))
     assert actions_of(render_notice(texts, Notice("x", offer=Offer("Undo", "select", "r1")))) == ["select", "dismiss"]
+    assert 'class="notice while-busy"' in render_notice(texts, Notice("x", while_busy=True))
     assert render_notice(texts, None) == ""
 
 

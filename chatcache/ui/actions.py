@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from chatcache.errors import ChatCacheError, NotFoundError
+from chatcache.errors import ChatCacheError, NotFoundError, SessionBusyError
 from chatcache.ui.draft import with_message, without_message
 from chatcache.ui.file_actions import FileActions
 from chatcache.ui.finder import Finder
 from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
 from chatcache.ui.layout import Page
+from chatcache.ui.notice import Notice, render_notice
 from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.settings_handlers import SettingsHandlers
 from chatcache.ui.shelf import Shelf
@@ -76,7 +77,8 @@ class Actions(Handlers):
 
     @said_if_refused
     def send(self, sent: object, sent_seen: object, ticket: str, text: str, *form: Any) -> Updates:
-        """Send what is in the box; the box is emptied once the message is stored. `form`: the settings' fields."""
+        """Send what is in the box; the box is emptied once the message is stored. While a reply is being written, it
+        waits there. `form`: the settings' fields."""
         if not text.strip():
             raise Refusal(self._texts.EMPTY_MESSAGE)
         place, seen = Place.from_json(sent), Seen.from_json(sent_seen)
@@ -85,13 +87,16 @@ class Actions(Handlers):
             return done | self._begin(place, ticket, text, *form)
         self._settings.keep(place, place.session_id, *form)
         has_seen = seen.session_id == place.session_id
-        self._service.send(
-            place.session_id,
-            text,
-            parent_id=seen.tip_id if has_seen else None,
-            request_id=ticket or None,
-            is_first=has_seen and seen.tip_id is None,
-        )
+        try:
+            self._service.send(
+                place.session_id,
+                text,
+                parent_id=seen.tip_id if has_seen else None,
+                request_id=ticket or None,
+                is_first=has_seen and seen.tip_id is None,
+            )
+        except SessionBusyError:
+            return {self._page.notice: render_notice(self._texts, Notice(self._texts.MESSAGE_WAITS, while_busy=True))}
         return done
 
     def _begin(self, place: Place, ticket: str, text: str, *form: Any) -> Updates:

@@ -20,11 +20,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One sentence, or one a line, and what can be done about it."""
+    """One sentence, or one a line, and what can be done about it. `while_busy`: it is seen only as long as a reply is
+    being written."""
 
     text: str
     is_error: bool = False
     offer: Offer | None = None
+    while_busy: bool = False
 
 
 def render_notice(texts: Texts, notice: Notice | None) -> str:
@@ -38,7 +40,7 @@ def render_notice(texts: Texts, notice: Notice | None) -> str:
             f'<button type="button" class="control" data-action="{html.escape(offer.action)}" '
             f'data-message="{html.escape(offer.target)}">{html.escape(offer.name)}</button>'
         )
-    classes = "notice error" if notice.is_error else "notice"
+    classes = "notice" + " error" * notice.is_error + " while-busy" * notice.while_busy
     return (
         f'<div class="{classes}"><p role="{role}">{html.escape(notice.text)}</p>{offered}'
         f'<button type="button" class="control icon dismiss" data-action="dismiss" title="{texts.DISMISS}">'

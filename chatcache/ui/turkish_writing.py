@@ -25,6 +25,9 @@ class TurkishWriting(WritingTexts):
     FOUND_BESIDE_A_REPLY = (
         "Bulunan ileti bu sohbetin başka bir sürümünde. Şu anki yanıtın yazılması bitince gösterilebilir."
     )
+    MESSAGE_WAITS = (
+        "Bir yanıt hâlâ yazılıyor. İletiniz kutuda duruyor: yanıt bitince gönderin ya da yanıtı şimdi durdurun."
+    )
     SAVE = "Kaydet"
     SAVE_AND_SEND = "Kaydet ve gönder"
 
