@@ -12,6 +12,7 @@ from bench.line import Line, Ratio
 from bench.workbench import Workbench, new_owner
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.chat import ChatService
+from chatcache.session_key import SessionKey
 from chatcache.stats import Sampling, TurnStats
 from chatcache.template_chat import PromptMessage
 from storage.records import Role
@@ -155,7 +156,7 @@ def _lookup(bench: Workbench, service: ChatService, owner: str) -> Line:
 
     def look() -> float:
         began_s = time.perf_counter()
-        runtime.persistence.num_saved(owner, "", ids)
+        runtime.persistence.num_saved(SessionKey(owner, ""), ids)
         return (time.perf_counter() - began_s) * 1000
 
     figures = bench.alternate({"lookup": look})

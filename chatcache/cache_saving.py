@@ -91,7 +91,7 @@ class CacheSaving:
 
     def is_behind(self, key: SessionKey) -> bool:
         """Whether the last save of the session's cache did not go to its end."""
-        return self._persistence is not None and self._persistence.is_behind(key.owner, key.session_id)
+        return self._persistence is not None and self._persistence.is_behind(key)
 
     def is_written(self, saving: Saving) -> bool:
         """Whether all of it is on disk, and nothing is on its way there."""
@@ -103,13 +103,13 @@ class CacheSaving:
         if self._persistence is None or not saving.is_worth_it:
             return False
         key = saving.key
-        return self._persistence.save(key.owner, key.session_id, saving.cache, cuts, num_tokens, room_bytes)
+        return self._persistence.save(key, saving.cache, cuts, num_tokens, room_bytes)
 
     def _num_saved(self, saving: Saving) -> int:
         if self._persistence is None:
             return 0
         key = saving.key
-        return self._persistence.num_saved(key.owner, key.session_id, saving.cache.token_ids, saving.form)
+        return self._persistence.num_saved(key, saving.cache.token_ids, saving.form)
 
     def _room_bytes(self) -> int:
         self.count_copies()

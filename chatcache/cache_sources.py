@@ -82,7 +82,7 @@ class CacheSources:
         restore: Restore | None = None
         if num_tokens > cache.num_tokens:
             ids = useful_ids[:num_tokens]
-            restore = self._persistence.restore(key.owner, key.session_id, cache, ids, is_miss=is_miss)
+            restore = self._persistence.restore(key, cache, ids, is_miss=is_miss)
         return dataclasses.replace(
             acquired,
             restore=restore,

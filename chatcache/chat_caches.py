@@ -34,7 +34,7 @@ class ChatCaches(OwnedSessions):
             budget_bytes=runtime.pool.budget.limit_bytes,
             reserved_bytes=reserved_bytes,
             max_context_tokens=runtime.model_info.max_context_tokens,
-            problem=form.problem or runtime.persistence.problem(self._owner, session_id, form.kind),
+            problem=form.problem or runtime.persistence.problem(self._key(session_id), form.kind),
             chats=tuple(LiveChat(c.session_id, c.kind, c.num_tokens, c.num_bytes) for c in reversed(mine)),
         )
 
@@ -89,7 +89,7 @@ class ChatCaches(OwnedSessions):
                 persistence.flush()  # on this thread: the model's goes on meanwhile
         is_under_way = prefetch is Prefetch.UNDER_WAY
         while is_under_way:
-            is_under_way = runtime.call(lambda parts: parts.pool.prefetch_more(self._owner, session_id))
+            is_under_way = runtime.call(lambda parts: parts.pool.prefetch_more(self._key(session_id)))
         return self.cache_report(session_id).num_tokens
 
     def _begin_prefetch(self, session_id: str) -> Prefetch:
@@ -99,7 +99,7 @@ class ChatCaches(OwnedSessions):
                 return Prefetch.ENDED
             fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
             form = self._starter.cache_form(session)
-            return runtime.call(lambda parts: parts.pool.prefetch(self._owner, session_id, fed_ids, form))
+            return runtime.call(lambda parts: parts.pool.prefetch(self._key(session_id), fed_ids, form))
 
     def drop_cache(self, session_id: str) -> int:
         """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.
@@ -114,7 +114,7 @@ class ChatCaches(OwnedSessions):
             with runtime.locks.of(self._key(session_id)), translated_store_errors(), runtime.while_open():
                 if runtime.runner.active(session_id) is None:
                     if runtime.loading.made is not None:  # before that nothing is in memory
-                        runtime.call(lambda parts: parts.pool.drop(self._owner, session_id))
+                        runtime.call(lambda parts: parts.pool.drop(self._key(session_id)))
                     return self._release(session_id)
 
     def drop_all_caches(self) -> DroppedCaches:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from chatcache.cache.token_range import TokenRange
 from chatcache.prefix import common_length
+from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm
 
 
@@ -23,8 +24,7 @@ class PendingSave:
     `forgotten` positions are no longer needed then.
     """
 
-    owner: str
-    session_id: str
+    key: SessionKey
     form: StoredForm
     ids: tuple[int, ...]
     tokens: TokenRange
@@ -80,11 +80,13 @@ class PendingSaves:
     def withdraw(self, owner: str, session_id: str | None) -> None:
         """Do not write what belongs to a session, or to all of the owner's."""
         with self._lock:
-            unwanted = [save for save in self._saves if save.owner == owner and session_id in (None, save.session_id)]
+            unwanted = [
+                save for save in self._saves if save.key.owner == owner and session_id in (None, save.key.session_id)
+            ]
             self._saves = [save for save in self._saves if save not in unwanted]
             self._withdrawn += unwanted
 
     def of(self, owner: str, form: StoredForm) -> Sequence[PendingSave]:
         """The owner's that go to this form, first come first."""
         with self._lock:
-            return [save for save in self._saves if (save.owner, save.form) == (owner, form)]
+            return [save for save in self._saves if (save.key.owner, save.form) == (owner, form)]

@@ -108,7 +108,7 @@ class Persistence:
             num_wanted = self._num_wanted_tokens[owner]
             return self._num_restored_tokens[owner] / num_wanted if num_wanted else None
 
-    def problem(self, owner: str, session_id: str, kind: str | None = None) -> str | None:
+    def problem(self, key: SessionKey, kind: str | None = None) -> str | None:
         """Why the session's cache, of `kind`, is not stored to its end, or could not be used, as a sentence; None if it
         is fine."""
         kind = kind or self._kind
@@ -116,26 +116,26 @@ class Persistence:
             return None
         if self._forms.cannot_store(kind):
             return CANNOT_BE_STORED
-        return self._problems.of(SessionKey(owner, session_id))
+        return self._problems.of(key)
 
-    def is_behind(self, owner: str, session_id: str) -> bool:
+    def is_behind(self, key: SessionKey) -> bool:
         """Whether the last save of the session's cache did not go to its end."""
-        return self._problems.is_behind(SessionKey(owner, session_id))
+        return self._problems.is_behind(key)
 
     # ----------------------------------------------------------- model thread
 
-    def hold(self, owner: str, session_id: str) -> None:
+    def hold(self, key: SessionKey) -> None:
         """A turn is running: what the session has stored stays, however full the disk is, until `let_go`."""
         with self._lock:
-            self._holds[SessionKey(owner, session_id)] += 1
-        self._store.protect(session_id)
+            self._holds[key] += 1
+        self._store.protect(key.session_id)
 
-    def let_go(self, owner: str, session_id: str) -> None:
+    def let_go(self, key: SessionKey) -> None:
         """The turn is over. Takes effect after what it saved is written."""
-        self._writer.submit(self._let_go, SessionKey(owner, session_id))
+        self._writer.submit(self._let_go, key)
 
     def restore(
-        self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int], *, is_miss: bool = True
+        self, key: SessionKey, cache: SessionCache, wanted_ids: Sequence[int], *, is_miss: bool = True
     ) -> Restore:
         """Begin to append to `cache`, which holds a beginning of `wanted_ids`, what is stored of the rest, or is on its
         way there. Reading begins at once. Not `is_miss`: the cache held all it had to; the rate of hits counts what is
@@ -145,25 +145,24 @@ class Persistence:
         pieces: list[Piece] = []
         problem = None
         try:
-            pieces = self._stored.pieces(owner, cache, tuple(wanted_ids))
+            pieces = self._stored.pieces(key.owner, cache, tuple(wanted_ids))
         except StoreError as error:
             logger.exception("What is stored of a cache could not be looked up")
             problem = not_looked_up(error)
-        on_end = partial(self._restored, SessionKey(owner, session_id), num_wanted)
+        on_end = partial(self._restored, key, num_wanted)
         no_tokens = self._forms.codec(cache.kind).no_tokens(cache.num_tokens) if pieces else None
         return Restore(cache, pieces, self._readers, on_end, problem, no_tokens)
 
-    def extend(self, owner: str, session_id: str, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
+    def extend(self, key: SessionKey, cache: SessionCache, wanted_ids: Sequence[int]) -> int:
         """`restore` in one go; how many tokens were appended."""
-        restore = self.restore(owner, session_id, cache, wanted_ids)
+        restore = self.restore(key, cache, wanted_ids)
         while not restore.step():
             pass
         return restore.num_tokens
 
     def save(
         self,
-        owner: str,
-        session_id: str,
+        key: SessionKey,
         cache: SessionCache,
         cuts: Sequence[int] = (),
         num_tokens: int | None = None,
@@ -175,7 +174,6 @@ class Persistence:
         The copies are made here, so the cache may change at once; they take no more than `room_bytes`. False where not
         all of it is on its way: then `problem` says why, and the next save tries again.
         """
-        key = SessionKey(owner, session_id)
         form, codec = StoredForm.of(cache), self._forms.learn(cache.kind)
         if form is None:
             self._problems.note_save(key, HALF_CONVERTED)
@@ -186,7 +184,7 @@ class Persistence:
         if not ids:
             return True
         try:
-            start = self._stored.num_tokens(owner, form, ids)
+            start = self._stored.num_tokens(key.owner, form, ids)
             if start < cache.num_forgotten_tokens:
                 self._problems.note_save(key, FORGOTTEN)
                 return False
@@ -204,20 +202,20 @@ class Persistence:
             self._problems.note_save(key, problem)
         if start < stop or problem is None:
             forgotten = cache.forgotten_positions
-            pending = PendingSave(owner, session_id, form, ids[:stop], tokens, tuple(cuts), problem, forgotten)
+            pending = PendingSave(key, form, ids[:stop], tokens, tuple(cuts), problem, forgotten)
             self._pending.add(pending)
             self._writer.submit(self._write, pending)
         return problem is None
 
-    def num_saved(self, owner: str, session_id: str, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
+    def num_saved(self, key: SessionKey, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
         """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there."""
         form = form or StoredForm(self._kind)
         if self._forms.learn(form.kind) is None:
             return 0
         try:
-            return self._stored.num_tokens(owner, form, tuple(token_ids))
+            return self._stored.num_tokens(key.owner, form, tuple(token_ids))
         except StoreError as error:
-            self._problems.note_save(SessionKey(owner, session_id), not_saved(error))
+            self._problems.note_save(key, not_saved(error))
             return 0
 
     # -------------------------------------------------------------- any thread
@@ -252,18 +250,18 @@ class Persistence:
             logger.exception("A cache could not be saved; the next turn tries again")
             problem = not_saved(error)
         if self._pending.remove(pending):
-            self._problems.note_save(SessionKey(pending.owner, pending.session_id), problem)
+            self._problems.note_save(pending.key, problem)
 
     def _store_tokens(self, pending: PendingSave) -> str | None:
         """Why not all of it is stored now; None if it is."""
         codec = self._forms.codec(pending.form.kind)
-        namespace = self._forms.namespace(pending.owner, pending.form)
+        namespace = self._forms.namespace(pending.key.owner, pending.form)
         prefix = self._store.lookup(namespace, pending.ids)
         if prefix.num_tokens < pending.tokens.start:
             return CHAIN_GONE
         segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.cuts))
         segments = takewhile(lambda _segment: pending in self._pending, segments)  # else it was withdrawn
-        refused = self._store.save(namespace, pending.session_id, _parent(prefix), segments).refused
+        refused = self._store.save(namespace, pending.key.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:
             end = part.start + part.num_tokens
             if part.has_state and end in pending.forgotten and end < len(pending.ids):

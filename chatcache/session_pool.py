@@ -41,8 +41,7 @@ class SessionPool:
 
     def acquire(
         self,
-        owner: str,
-        session_id: str,
+        key: SessionKey,
         wanted_ids: Sequence[int],
         num_expected_tokens: int = 0,
         form: CacheForm | None = None,
@@ -55,62 +54,56 @@ class SessionPool:
         allow that. Where the cache had to take a smaller form and there is room again for `num_expected_tokens` tokens
         in its own, it is made anew. Raises RuntimeError while the cache is pinned.
         """
-        key = SessionKey(owner, session_id)
         if key in self.live.turns:
             raise RuntimeError("This session's cache is in use by a turn.")
         self._prefetches.end(key)
         if self._persistence is not None:
-            self._persistence.hold(owner, session_id)
+            self._persistence.hold(key)
         try:
             acquired = self._sources.prepare(key, wanted_ids, form or self._form, num_expected_tokens)
         except BaseException:
             if self._persistence is not None:
-                self._persistence.let_go(owner, session_id)
+                self._persistence.let_go(key)
             raise
         self.live.turns.begin(key)
         return acquired
 
-    def go_on(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
+    def go_on(self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
         """The turn has waited for memory and goes on: what its cache lost meanwhile is restored, as by `acquire`."""
-        key = SessionKey(owner, session_id)
         self.live.turns.go_on(key)
         self.live.put(key, acquired.cache)
-        return self.restore_rest(owner, session_id, acquired, wanted_ids)
+        return self.restore_rest(key, acquired, wanted_ids)
 
-    def restore_rest(self, owner: str, session_id: str, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
+    def restore_rest(self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
         """Begin once more to restore what `acquired` still lacks; `spilled` is what had to leave for that."""
         lacking = dataclasses.replace(acquired, spilled=Spilled())
-        return self._sources.with_rest(SessionKey(owner, session_id), lacking, wanted_ids, is_miss=False)
+        return self._sources.with_rest(key, lacking, wanted_ids, is_miss=False)
 
-    def restored(self, owner: str, session_id: str, acquired: Acquired) -> Acquired:
+    def restored(self, key: SessionKey, acquired: Acquired) -> Acquired:
         """What was acquired, with what its restore has added; ends the restore where it has not ended."""
         if acquired.restore is not None:
             acquired.restore.end()
-            self.live.settle(SessionKey(owner, session_id))
+            self.live.settle(key)
         return acquired.restored()
 
-    def release(self, owner: str, session_id: str, cuts: Sequence[int] = ()) -> None:
+    def release(self, key: SessionKey, cuts: Sequence[int] = ()) -> None:
         """The turn is over: its cache stays, as the one used last, and is saved; see `save`."""
-        key = SessionKey(owner, session_id)
         self.live.turns.end(key)
         cache = self.live.caches.get(key)
         if cache is None or key in self.live.leaving:
-            self.drop(owner, session_id)
+            self.drop(key)
         else:
             self.live.put(key, cache)
             self.live.settle(key)
             self.live.save(key, cuts)
         if self._persistence is not None:
-            self._persistence.let_go(owner, session_id)
+            self._persistence.let_go(key)
 
-    def prefetch(
-        self, owner: str, session_id: str, wanted_ids: Sequence[int], form: CacheForm | None = None
-    ) -> Prefetch:
+    def prefetch(self, key: SessionKey, wanted_ids: Sequence[int], form: CacheForm | None = None) -> Prefetch:
         """Begin to restore what is stored of `wanted_ids` before a turn needs it.
 
         Does nothing where the session has a live cache. It takes what room there is without waiting: turns go on.
         """
-        key = SessionKey(owner, session_id)
         if key in self.live.caches or key in self.live.turns or not wanted_ids:
             return Prefetch.ENDED
         # One more, for the message to come.
@@ -119,19 +112,18 @@ class SessionPool:
             self.live.settle(key)
             if acquired.cache.num_tokens:
                 return Prefetch.ENDED
-            self.drop(owner, session_id)
+            self.drop(key)
             return Prefetch.LACKS_ROOM
         self._prefetches.begin(key, acquired.restore)
         return Prefetch.UNDER_WAY
 
-    def prefetch_more(self, owner: str, session_id: str) -> bool:
+    def prefetch_more(self, key: SessionKey) -> bool:
         """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest; so
         does one of another session that needs the memory."""
-        return self._prefetches.step(SessionKey(owner, session_id))
+        return self._prefetches.step(key)
 
-    def drop(self, owner: str, session_id: str) -> None:
+    def drop(self, key: SessionKey) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""
-        key = SessionKey(owner, session_id)
         if key in self.live.turns:
             self.live.leaving.add(key)
         else:
@@ -141,7 +133,7 @@ class SessionPool:
         """`drop` for all of the owner's; how many of them turns are using."""
         keys = [key for key in {*self.live.caches, *self.live.turns} if key.owner == owner]
         for key in keys:
-            self.drop(key.owner, key.session_id)
+            self.drop(key)
         return sum(key in self.live.leaving for key in keys)
 
     @property

@@ -78,7 +78,7 @@ class TurnCache:
         if not live.turns.is_waiting(key):
             return False
         if live.can_go_on(key, cache, len(wanted_ids)):
-            self.acquired = self._pool.go_on(key.owner, key.session_id, self.acquired, wanted_ids)
+            self.acquired = self._pool.go_on(key, self.acquired, wanted_ids)
             self._relief.tell_spilled(self.acquired.spilled, cache.num_tokens)
             self._emit(StatusEvent(phase))
         return True
@@ -119,7 +119,7 @@ class TurnCache:
     def drop(self) -> None:
         """Nothing that it holds is to be used again."""
         self.cache.crop_to(0)
-        self._pool.drop(self._key.owner, self._key.session_id)
+        self._pool.drop(self._key)
 
     def release(self, kept_ids: Sequence[int], cuts: Sequence[int]) -> Acquired | None:
         """The turn has ended, and only `kept_ids` may stay; see `SessionPool.release`. What it was; None where none was
@@ -128,13 +128,13 @@ class TurnCache:
         if acquired is not None:
             if acquired.cache.is_croppable:
                 acquired.cache.crop_to(common_length(acquired.cache.token_ids, kept_ids))
-            self._pool.release(self._key.owner, self._key.session_id, cuts)
+            self._pool.release(self._key, cuts)
         return acquired
 
     def _acquire(self, wanted_ids: Sequence[int]) -> None:
         key, form = self._key, self._request.form
         num_expected = len(wanted_ids) + self._room_tokens
-        acquired = self.acquired = self._pool.acquire(key.owner, key.session_id, wanted_ids, num_expected, form)
+        acquired = self.acquired = self._pool.acquire(key, wanted_ids, num_expected, form)
         num_held, kind = acquired.cache.num_tokens, acquired.cache.kind
         if acquired.is_converted:
             sentence = f"This chat's cache is kept as {kind} from here on; nothing is computed again."
@@ -155,11 +155,11 @@ class TurnCache:
             return acquired
         acquired = self._filled(acquired)
         if restore.ran_out_of_memory and self._relief.relieve_restore(acquired.cache):
-            return self._pool.restore_rest(self._key.owner, self._key.session_id, acquired, wanted_ids)
+            return self._pool.restore_rest(self._key, acquired, wanted_ids)
         return acquired
 
     def _filled(self, acquired: Acquired) -> Acquired:
         """What was acquired when its restore has ended. Where it had been ready before, it had only lost what it held
         already."""
-        restored = self._pool.restored(self._key.owner, self._key.session_id, acquired)
+        restored = self._pool.restored(self._key, acquired)
         return dataclasses.replace(acquired, restore=None) if self._was_ready else restored

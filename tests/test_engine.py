@@ -22,6 +22,7 @@ from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
 from chatcache.sampler import Sampler
+from chatcache.session_key import SessionKey
 from chatcache.session_pool import SessionPool
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from chatcache.template_chat import PromptMessage
@@ -533,7 +534,7 @@ def test_what_was_never_computed_is_not_missed(tiny_llama: LoadedModel) -> None:
     assert chat.send("And you, my friend?").outcome.stats.miss_reason is None
     del chat.messages[2:]
     assert chat.send("And you, my enemy?").outcome.stats.miss_reason is None
-    chat.pool.drop("ann", "s")
+    chat.pool.drop(SessionKey("ann", "s"))
     again = chat.regenerate().outcome.stats
     assert (again.miss_reason, again.miss_index) == (MissReason.NO_CACHE, 0)
 

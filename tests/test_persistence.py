@@ -27,6 +27,7 @@ from chatcache.fingerprint import fingerprint
 from chatcache.loader import LoadedModel
 from chatcache.persistence import Persistence
 from chatcache.restore import READ_AHEAD, Piece, Restore, Room
+from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -35,6 +36,10 @@ from storage.segment_store import SegmentStore
 
 ME = "me"
 A, B = tuple(range(3, 303)), tuple(range(303, 3, -1))
+
+
+def mine(session_id: str) -> SessionKey:
+    return SessionKey(ME, session_id)
 
 
 @dataclass
@@ -75,7 +80,7 @@ class Bench:
 
     def restored(self, session_id: str, ids: Sequence[int]) -> SessionCache:
         cache = self.empty()
-        self.persistence.extend(ME, session_id, cache, ids)
+        self.persistence.extend(mine(session_id), cache, ids)
         return cache
 
     def check_is_stored(self, ids: Sequence[int], num_tokens: int | None = None) -> None:
@@ -141,11 +146,11 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 def test_a_save_during_a_save_hands_over_only_what_is_new(bench: Bench, gate: Gate) -> None:
     session = bench.session()
     cache = bench.filled(A[:100])
-    assert bench.persistence.save(ME, session, cache)
+    assert bench.persistence.save(mine(session), cache)
     assert gate.reached.wait(30)
     one = bench.persistence.pending.num_bytes
     bench.feed(cache, A[100:150])
-    assert bench.persistence.save(ME, session, cache)
+    assert bench.persistence.save(mine(session), cache)
     assert bench.persistence.pending.num_bytes == one * 3 // 2
     gate.is_open.set()
     bench.check_is_stored(A[:150])
@@ -155,10 +160,10 @@ def test_a_save_during_a_save_hands_over_only_what_is_new(bench: Bench, gate: Ga
 def test_what_is_cropped_and_computed_anew_during_a_save_is_stored_as_it_was(bench: Bench, gate: Gate) -> None:
     session = bench.session()
     cache = bench.filled(A[:100])
-    bench.persistence.save(ME, session, cache, cuts=(60,))
+    bench.persistence.save(mine(session), cache, cuts=(60,))
     cache.crop_to(50)
     bench.feed(cache, B[:40])
-    bench.persistence.save(ME, session, cache)
+    bench.persistence.save(mine(session), cache)
     gate.is_open.set()
     bench.check_is_stored(A[:100])
     bench.check_is_stored((*A[:50], *B[:40]))
@@ -168,15 +173,15 @@ def test_what_is_cropped_and_computed_anew_during_a_save_is_stored_as_it_was(ben
 def test_what_waits_to_be_written_can_be_restored_already(bench: Bench, gate: Gate) -> None:
     session = bench.session()
     cache = bench.filled(A[:100])
-    bench.persistence.save(ME, session, cache)
+    bench.persistence.save(mine(session), cache)
     bench.feed(cache, A[100:200])
-    bench.persistence.save(ME, session, cache)
+    bench.persistence.save(mine(session), cache)
     restored = bench.restored(session, (*A[:180], *B[:20]))
     assert restored.num_tokens == 180
     assert_same(restored.export(0, 180), cache.export(0, 180))
     other = bench.empty()
-    assert bench.persistence.extend("somebody else", session, other, A) == 0
-    assert bench.persistence.num_saved(ME, session, A) == 200
+    assert bench.persistence.extend(SessionKey("somebody else", session), other, A) == 0
+    assert bench.persistence.num_saved(mine(session), A) == 200
     gate.is_open.set()
     bench.check_is_stored(A, 200)
 
@@ -185,20 +190,20 @@ def test_what_waits_to_be_written_can_be_restored_already(bench: Bench, gate: Ga
 def test_a_save_that_fails_is_told_and_made_good_by_the_next(bench: Bench, gate: Gate, error: BaseException) -> None:
     session = bench.session()
     cache = bench.filled(A[:100])
-    bench.persistence.save(ME, session, cache)
+    bench.persistence.save(mine(session), cache)
     assert gate.reached.wait(30)
     bench.feed(cache, A[100:120])
-    assert bench.persistence.save(ME, session, cache), "nothing has failed yet"
+    assert bench.persistence.save(mine(session), cache), "nothing has failed yet"
     gate.error = error
     gate.is_open.set()
     bench.persistence.flush()
     assert bench.persistence.pending.num_bytes == 0
-    assert bench.persistence.problem(ME, session) is not None
+    assert bench.persistence.problem(mine(session)) is not None
     assert bench.num_files() == 0
     gate.error = None
-    assert bench.persistence.save(ME, session, cache)
+    assert bench.persistence.save(mine(session), cache)
     bench.persistence.flush()
-    assert bench.persistence.problem(ME, session) is None
+    assert bench.persistence.problem(mine(session)) is None
     bench.check_is_stored(A[:120])
 
 
@@ -209,26 +214,26 @@ def test_copies_that_wait_never_take_more_than_their_share_of_memory(
     cache = bench.filled(A)
     per_token = cache.export(0, 1).num_bytes
     monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", 120 * per_token)
-    assert not bench.persistence.save(ME, session, cache)
+    assert not bench.persistence.save(mine(session), cache)
     assert bench.persistence.pending.num_bytes == 120 * per_token
-    assert "next turn" in (bench.persistence.problem(ME, session) or "")
-    assert not bench.persistence.save(ME, session, cache)
+    assert "next turn" in (bench.persistence.problem(mine(session)) or "")
+    assert not bench.persistence.save(mine(session), cache)
     assert bench.persistence.pending.num_bytes == 120 * per_token
     gate.is_open.set()
     bench.check_is_stored(A, 120)
-    assert "next turn" in (bench.persistence.problem(ME, session) or ""), "only a part of it is stored"
-    while not bench.persistence.save(ME, session, cache):
+    assert "next turn" in (bench.persistence.problem(mine(session)) or ""), "only a part of it is stored"
+    while not bench.persistence.save(mine(session), cache):
         bench.persistence.flush()
     bench.check_is_stored(A)
-    assert bench.persistence.problem(ME, session) is None
+    assert bench.persistence.problem(mine(session)) is None
 
 
 def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
     one, two = bench.session(), bench.session()
     cache = bench.filled(A)
-    bench.persistence.save(ME, one, cache)
+    bench.persistence.save(mine(one), cache)
     bench.persistence.flush()
-    assert bench.persistence.save(ME, two, cache)
+    assert bench.persistence.save(mine(two), cache)
     assert bench.persistence.pending.num_bytes == 0
     bench.persistence.release(ME, one)
     bench.check_is_stored(A)
@@ -238,12 +243,12 @@ def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
 
 def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(bench: Bench, gate: Gate) -> None:
     session, other = bench.session(), bench.session()
-    bench.persistence.save(ME, other, bench.filled(B[:50]))
+    bench.persistence.save(mine(other), bench.filled(B[:50]))
     assert gate.reached.wait(30)
     for num_tokens in (100, 200, 300):
-        bench.persistence.save(ME, session, bench.filled(A[:num_tokens]))
+        bench.persistence.save(mine(session), bench.filled(A[:num_tokens]))
     released = ThreadPoolExecutor(1).submit(bench.persistence.release, ME, session)
-    while bench.persistence.num_saved(ME, session, A):
+    while bench.persistence.num_saved(mine(session), A):
         time.sleep(0.001)
     gate.is_open.set()
     released.result(30)
@@ -258,13 +263,13 @@ def test_while_turns_run_the_writer_takes_its_time_and_whoever_waits_for_it_does
     monkeypatch.setattr(writer_pace, "SHARE", 1e-6)
     bench = Bench(tiny_llama, tmp_path, is_busy=lambda: True)
     session, cache = bench.session(), bench.filled(A)
-    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.save(mine(session), cache, cuts=(100, 200))
     time.sleep(0.2)
     assert len(SegmentFolder(tmp_path).sizes()) < 3
     bench.check_is_stored(A)
-    bench.persistence.save(ME, session, bench.filled(B), cuts=(100, 200))
+    bench.persistence.save(mine(session), bench.filled(B), cuts=(100, 200))
     bench.persistence.release(ME)
-    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.save(mine(session), cache, cuts=(100, 200))
     bench.close()
     with Database.open(tmp_path) as database:
         assert len(SegmentFolder(tmp_path).sizes()) == SegmentStore(database, 2**40).report(ME).num_segments == 3
@@ -277,7 +282,7 @@ def test_copies_that_take_much_memory_are_written_at_once(
     bench = Bench(tiny_llama, tmp_path, is_busy=lambda: True)
     cache = bench.filled(A)
     monkeypatch.setattr(persistence_module, "MAX_PENDING_BYTES", cache.export(0, len(A)).num_bytes * 3 // 2)
-    bench.persistence.save(ME, bench.session(), cache, cuts=(100, 200))
+    bench.persistence.save(mine(bench.session()), cache, cuts=(100, 200))
     for _ in range(3000):
         if not bench.persistence.pending.num_bytes:
             break
@@ -288,7 +293,7 @@ def test_copies_that_take_much_memory_are_written_at_once(
 
 def test_closing_writes_what_waits(tiny_llama: LoadedModel, tmp_path: Path, gate: Gate) -> None:
     bench = Bench(tiny_llama, tmp_path)
-    bench.persistence.save(ME, bench.session(), bench.filled(A))
+    bench.persistence.save(mine(bench.session()), bench.filled(A))
     gate.is_open.set()
     bench.close()
     again = Bench(tiny_llama, tmp_path)
@@ -302,15 +307,15 @@ def test_what_a_running_chat_has_stored_is_not_evicted_until_its_last_save_is_wr
     per_token = Bench(tiny_llama, tmp_path / "probe").filled(A[:1]).export(0, 1).num_bytes
     bench = Bench(tiny_llama, tmp_path, quota_bytes=2 * 300 * per_token + 8192)
     running, other = bench.session(), bench.session()
-    bench.persistence.save(ME, running, bench.filled(A))
-    bench.persistence.hold(ME, running)
+    bench.persistence.save(mine(running), bench.filled(A))
+    bench.persistence.hold(mine(running))
     for number in range(3):
-        bench.persistence.save(ME, other, bench.filled((380 - number, *B)))
+        bench.persistence.save(mine(other), bench.filled((380 - number, *B)))
     bench.check_is_stored(A)
-    assert bench.persistence.problem(ME, other) is None
-    bench.persistence.let_go(ME, running)
+    assert bench.persistence.problem(mine(other)) is None
+    bench.persistence.let_go(mine(running))
     for number in range(3):
-        bench.persistence.save(ME, other, bench.filled((370 - number, *B)))
+        bench.persistence.save(mine(other), bench.filled((370 - number, *B)))
     bench.persistence.flush()
     assert bench.restored(running, A).num_tokens < len(A)
     bench.close()
@@ -318,12 +323,12 @@ def test_what_a_running_chat_has_stored_is_not_evicted_until_its_last_save_is_wr
 
 def test_holds_count_so_that_a_turn_begun_before_the_last_ones_end_keeps_its_own(bench: Bench) -> None:
     session = bench.session()
-    bench.persistence.hold(ME, session)
-    bench.persistence.let_go(ME, session)
-    bench.persistence.hold(ME, session)
+    bench.persistence.hold(mine(session))
+    bench.persistence.let_go(mine(session))
+    bench.persistence.hold(mine(session))
     bench.persistence.flush()
     assert session in bench.store._room.open_sessions
-    bench.persistence.let_go(ME, session)
+    bench.persistence.let_go(mine(session))
     bench.persistence.flush()
     assert not bench.store._room.open_sessions
 
@@ -333,9 +338,9 @@ def test_a_save_that_does_not_fit_the_quota_is_refused_told_and_nothing_is_exemp
 ) -> None:
     bench = Bench(tiny_llama, tmp_path, quota_bytes=1000)
     session = bench.session()
-    bench.persistence.save(ME, session, bench.filled(A))
+    bench.persistence.save(mine(session), bench.filled(A))
     bench.check_is_stored(A, 0)
-    assert "quota" in (bench.persistence.problem(ME, session) or "")
+    assert "quota" in (bench.persistence.problem(mine(session)) or "")
     assert bench.store.used_bytes == 0
     bench.close()
 
@@ -346,9 +351,9 @@ def test_a_model_whose_caches_cannot_be_stored_says_so_and_saves_nothing(
     monkeypatch.setattr(SessionCache, "is_exportable", False)
     bench = Bench(tiny_llama, tmp_path)
     session = bench.session()
-    assert not bench.persistence.save(ME, session, bench.filled(A[:10]))
+    assert not bench.persistence.save(mine(session), bench.filled(A[:10]))
     assert bench.restored(session, A[:10]).num_tokens == 0
-    assert bench.persistence.problem(ME, session) == CANNOT_BE_STORED
+    assert bench.persistence.problem(mine(session)) == CANNOT_BE_STORED
     bench.close()
 
 
@@ -361,9 +366,9 @@ def test_sessions_that_were_seen_leave_nothing_behind_in_memory(
     cache = bench.filled(A[:30])
     for _ in range(20):
         session = bench.session()
-        bench.persistence.hold(ME, session)
-        bench.persistence.save(ME, session, cache)
-        bench.persistence.let_go(ME, session)
+        bench.persistence.hold(mine(session))
+        bench.persistence.save(mine(session), cache)
+        bench.persistence.let_go(mine(session))
     bench.persistence.flush()
     state = vars(bench.persistence) | vars(bench.persistence._forms)
     sizes = {name: len(value) for name, value in state.items() if hasattr(value, "__len__")}
@@ -396,7 +401,7 @@ def test_what_was_removed_meanwhile_is_computed_again_and_is_no_problem(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = bench.session()
-    bench.persistence.save(ME, session, bench.filled(A), cuts=(100, 200))
+    bench.persistence.save(mine(session), bench.filled(A), cuts=(100, 200))
     bench.persistence.flush()
     load_into = SegmentStore.load_into
 
@@ -407,8 +412,8 @@ def test_what_was_removed_meanwhile_is_computed_again_and_is_no_problem(
     with monkeypatch.context() as patched:
         patched.setattr(SegmentStore, "load_into", removed_before)
         assert bench.restored(session, A).num_tokens == 0
-    assert bench.persistence.problem(ME, session) is None
-    bench.persistence.save(ME, session, bench.filled(A))
+    assert bench.persistence.problem(mine(session)) is None
+    bench.persistence.save(mine(session), bench.filled(A))
     bench.check_is_stored(A)
 
 
@@ -417,7 +422,7 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
 ) -> None:
     session = bench.session()
     cache = bench.filled(A)
-    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.save(mine(session), cache, cuts=(100, 200))
     bench.persistence.flush()
     namespace = bench.persistence._forms.namespace(ME, StoredForm("dynamic"))
     part = bench.store.lookup(namespace, A).parts[1]
@@ -426,20 +431,20 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
     restored = bench.restored(session, A)
     assert restored.num_tokens == 100
     restored.check()
-    bench.persistence.save(ME, session, cache, cuts=(100, 200))
+    bench.persistence.save(mine(session), cache, cuts=(100, 200))
     bench.persistence.flush()
-    assert "damaged" in (bench.persistence.problem(ME, session) or ""), "saved again, but it did happen"
+    assert "damaged" in (bench.persistence.problem(mine(session)) or ""), "saved again, but it did happen"
     assert bench.restored(session, A).num_tokens == len(A)
-    assert bench.persistence.problem(ME, session) is None
+    assert bench.persistence.problem(mine(session)) is None
     bench.check_is_stored(A)
 
 
 def test_the_hit_rate_counts_wanted_and_restored_tokens_of_one_owner(bench: Bench) -> None:
     assert bench.persistence.hit_rate(ME) is None
-    bench.persistence.save(ME, bench.session(), bench.filled(A[:100]))
+    bench.persistence.save(mine(bench.session()), bench.filled(A[:100]))
     bench.persistence.flush()
     bench.restored("any", A[:200])
-    bench.persistence.extend("other", "theirs", bench.empty(), A[:200])
+    bench.persistence.extend(SessionKey("other", "theirs"), bench.empty(), A[:200])
     assert bench.persistence.hit_rate(ME) == 0.5
     assert bench.persistence.hit_rate("other") == 0
     assert bench.persistence.hit_rate("a third") is None
@@ -520,9 +525,9 @@ def test_a_restore_that_is_ended_early_keeps_what_it_has(bench: Bench, readers: 
 
 
 def test_whole_segments_are_read_to_where_the_cache_holds_them(bench: Bench) -> None:
-    bench.persistence.save(ME, bench.session(), bench.filled(A), cuts=(100, 200))
+    bench.persistence.save(mine(bench.session()), bench.filled(A), cuts=(100, 200))
     bench.persistence.flush()
-    restore = bench.persistence.restore(ME, "any", cache := bench.empty(), A[:250])
+    restore = bench.persistence.restore(mine("any"), cache := bench.empty(), A[:250])
     starts = [rows.data_ptr() for layer in cache.room(0, 250) for rows in layer.values()]
     while not restore.step():
         pass

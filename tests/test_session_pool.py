@@ -23,6 +23,10 @@ A = tuple(random_ids(30, seed=1))
 B = tuple(random_ids(30, seed=2))
 
 
+def anns(session_id: str) -> SessionKey:
+    return SessionKey("ann", session_id)
+
+
 def pool_of(model_name: str = "llama-gqa", kind: str = "dynamic") -> SessionPool:
     return SessionPool(partial(make_session_cache, tiny_model(model_name)), CacheForm(kind))
 
@@ -35,9 +39,10 @@ def feed(cache: SessionCache, ids: tuple[int, ...], model_name: str = "llama-gqa
 
 def run_turn(pool: SessionPool, owner: str, session_id: str, ids: tuple[int, ...], **kwargs: str) -> Acquired:
     """Acquire, compute all of `ids`, release."""
-    acquired = pool.acquire(owner, session_id, ids)
+    key = SessionKey(owner, session_id)
+    acquired = pool.acquire(key, ids)
     feed(acquired.cache, ids[acquired.cache.num_tokens :], **kwargs)
-    pool.release(owner, session_id)
+    pool.release(key)
     return acquired
 
 
@@ -46,7 +51,7 @@ def test_a_session_gets_its_own_cache_back_aligned() -> None:
     first = run_turn(pool, "ann", "s", A[:20])
     assert first.reuse == ()
     assert first.alignment.reason is MissReason.NO_CACHE
-    second = pool.acquire("ann", "s", A)
+    second = pool.acquire(anns("s"), A)
     assert second.cache is first.cache
     assert second.reuse == (Reuse("live", 20),)
     assert (second.alignment.num_cached_tokens, second.alignment.reason) == (20, None)
@@ -55,15 +60,15 @@ def test_a_session_gets_its_own_cache_back_aligned() -> None:
 def test_one_wanted_token_is_always_left_to_forward() -> None:
     pool = pool_of()
     run_turn(pool, "ann", "s", A)
-    assert pool.acquire("ann", "s", A).cache.num_tokens == len(A) - 1
-    assert pool.acquire("ann", "fork", A).cache.num_tokens == len(A) - 1
+    assert pool.acquire(anns("s"), A).cache.num_tokens == len(A) - 1
+    assert pool.acquire(anns("fork"), A).cache.num_tokens == len(A) - 1
 
 
 def test_a_session_without_a_cache_gets_a_copy_of_the_longest_beginning() -> None:
     pool = pool_of()
     run_turn(pool, "ann", "short", A[:10])
     run_turn(pool, "ann", "long", A[:20])
-    got = pool.acquire("ann", "new", A)
+    got = pool.acquire(anns("new"), A)
     assert got.reuse == (Reuse("prefix", 20),)
     assert (got.alignment.mismatch_index, got.alignment.reason) == (20, MissReason.NO_CACHE)
     feed(got.cache, A[20:])
@@ -74,7 +79,7 @@ def test_a_session_without_a_cache_gets_a_copy_of_the_longest_beginning() -> Non
 def test_a_copy_computes_on_exactly_like_its_origin() -> None:
     pool, model = pool_of(), tiny_model("llama-gqa")
     origin = run_turn(pool, "ann", "origin", A[:20]).cache
-    copy = pool.acquire("ann", "new", A).cache
+    copy = pool.acquire(anns("new"), A).cache
     with torch.inference_mode():
         logits = [
             model(input_ids=torch.tensor([A[20:]]), cache=cache.cache, use_cache=True).logits
@@ -87,7 +92,7 @@ def test_another_session_that_holds_more_wins_over_the_own_cache() -> None:
     pool = pool_of()
     run_turn(pool, "ann", "own", (*A[:5], *B))
     run_turn(pool, "ann", "other", A[:20])
-    got = pool.acquire("ann", "own", A)
+    got = pool.acquire(anns("own"), A)
     assert got.reuse == (Reuse("prefix", 20),)
     assert got.alignment.reason is MissReason.HISTORY
 
@@ -96,20 +101,20 @@ def test_the_own_cache_wins_when_no_other_holds_more() -> None:
     pool = pool_of()
     own = run_turn(pool, "ann", "own", A[:20]).cache
     run_turn(pool, "ann", "other", (*A[:20], *B))
-    got = pool.acquire("ann", "own", A)
+    got = pool.acquire(anns("own"), A)
     assert got.cache is own
     assert got.reuse == (Reuse("live", 20),)
 
 
 def test_a_cache_in_use_by_a_turn_can_be_copied_but_not_acquired_twice() -> None:
     pool = pool_of()
-    running = pool.acquire("ann", "busy", A[:20])
+    running = pool.acquire(anns("busy"), A[:20])
     feed(running.cache, A[:20])
-    assert pool.acquire("ann", "new", A).reuse == (Reuse("prefix", 20),)
+    assert pool.acquire(anns("new"), A).reuse == (Reuse("prefix", 20),)
     with pytest.raises(RuntimeError, match="in use"):
-        pool.acquire("ann", "busy", A)
-    pool.release("ann", "busy")
-    assert pool.acquire("ann", "busy", A).reuse == (Reuse("live", 20),)
+        pool.acquire(anns("busy"), A)
+    pool.release(anns("busy"))
+    assert pool.acquire(anns("busy"), A).reuse == (Reuse("live", 20),)
 
 
 def test_another_owners_caches_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +125,7 @@ def test_another_owners_caches_are_never_looked_at(monkeypatch: pytest.MonkeyPat
     original = type(eves).token_ids.fget
     monkeypatch.setattr(type(eves), "token_ids", property(lambda self: (looked_at.append(self), original(self))[1]))
     for session_id in ("s", "new"):
-        got = pool.acquire("ann", session_id, A)
+        got = pool.acquire(anns(session_id), A)
         assert got.cache is not eves
         assert (got.reuse, got.cache.num_tokens) == ((), 0)
     assert looked_at, "the spy must see that the second session looks at the first one's cache"
@@ -131,46 +136,46 @@ def test_the_report_tells_size_and_use_least_recently_used_first() -> None:
     pool = pool_of()
     for name in ("a", "b", "c"):
         run_turn(pool, "ann", name, A[:10])
-    pool.acquire("ann", "a", A)
+    pool.acquire(anns("a"), A)
     report = pool.report()
     assert [(live.session_id, live.is_pinned) for live in report] == [("b", False), ("c", False), ("a", True)]
     assert all(live.owner == "ann" and live.kind == "dynamic" and live.num_tokens == 10 for live in report)
     assert all(live.num_bytes > 0 for live in report)
-    pool.acquire("ann", "b", A)
-    pool.release("ann", "a")
+    pool.acquire(anns("b"), A)
+    pool.release(anns("a"))
     assert [live.session_id for live in pool.report()] == ["c", "b", "a"]
 
 
 def test_a_dropped_cache_is_gone_and_a_turn_that_uses_it_does_not_bring_it_back() -> None:
     pool = pool_of()
     run_turn(pool, "ann", "s", A)
-    pool.drop("ann", "s")
-    pool.drop("ann", "never-there")
+    pool.drop(anns("s"))
+    pool.drop(anns("never-there"))
     assert pool.report() == ()
-    acquired = pool.acquire("ann", "s", A)
+    acquired = pool.acquire(anns("s"), A)
     feed(acquired.cache, A)
-    pool.drop("ann", "s")
+    pool.drop(anns("s"))
     assert acquired.cache.num_tokens == len(A)
-    pool.release("ann", "s")
+    pool.release(anns("s"))
     assert pool.report() == ()
-    assert pool.acquire("ann", "s", A).reuse == ()
+    assert pool.acquire(anns("s"), A).reuse == ()
 
 
 def test_dropping_a_session_leaves_another_owners_session_of_the_same_id() -> None:
     pool = pool_of()
     run_turn(pool, "ann", "s", A)
     run_turn(pool, "bob", "s", A)
-    pool.drop("ann", "s")
+    pool.drop(anns("s"))
     assert [live.owner for live in pool.report()] == ["bob"]
 
 
 def test_without_a_cache_nothing_is_held_and_nothing_is_reported() -> None:
     pool = pool_of(kind="none")
-    acquired = pool.acquire("ann", "s", A)
+    acquired = pool.acquire(anns("s"), A)
     acquired.cache.advance(A)
-    pool.release("ann", "s")
+    pool.release(anns("s"))
     assert pool.report() == ()
-    assert pool.acquire("ann", "new", A).alignment.reason is MissReason.NO_CACHE
+    assert pool.acquire(anns("new"), A).alignment.reason is MissReason.NO_CACHE
 
 
 def test_a_copy_that_fails_costs_computing_not_the_turn(
@@ -180,7 +185,7 @@ def test_a_copy_that_fails_costs_computing_not_the_turn(
     donor = run_turn(pool, "ann", "donor", A[:20]).cache
     monkeypatch.setattr(type(donor), "fork", lambda *_: (_ for _ in ()).throw(MemoryError()))
     with caplog.at_level(logging.ERROR):
-        got = pool.acquire("ann", "new", A)
+        got = pool.acquire(anns("new"), A)
     assert (got.cache.num_tokens, got.reuse) == (0, ())
     assert "could not be copied" in caplog.text
 
@@ -191,7 +196,7 @@ def test_a_damaged_cache_is_replaced_by_an_empty_one(caplog: pytest.LogCaptureFi
     assert damaged.cache is not None
     damaged.cache.layers[1].crop_to(5)
     with caplog.at_level(logging.ERROR):
-        got = pool.acquire("ann", "s", (*A[:10], *B))
+        got = pool.acquire(anns("s"), (*A[:10], *B))
     assert got.cache is not damaged
     assert (got.cache.num_tokens, got.reuse) == (0, ())
     assert "damaged" in caplog.text
@@ -200,9 +205,9 @@ def test_a_damaged_cache_is_replaced_by_an_empty_one(caplog: pytest.LogCaptureFi
 def test_a_recurrent_cache_is_reused_and_copied_whole_but_not_where_no_state_is_kept() -> None:
     pool = pool_of("falcon-h1")
     run_turn(pool, "ann", "s", A[:20], model_name="falcon-h1")
-    assert pool.acquire("ann", "other", [*A[:10], *B]).reuse == ()
-    assert pool.acquire("ann", "new", A).reuse == (Reuse("prefix", 20),)
-    assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
+    assert pool.acquire(anns("other"), [*A[:10], *B]).reuse == ()
+    assert pool.acquire(anns("new"), A).reuse == (Reuse("prefix", 20),)
+    assert pool.acquire(anns("s"), A).reuse == (Reuse("live", 20),)
 
 
 def test_a_session_whose_cache_could_not_be_prepared_can_be_acquired_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +216,13 @@ def test_a_session_whose_cache_could_not_be_prepared_can_be_acquired_again(monke
     with monkeypatch.context() as patched:
         patched.setattr(SessionCache, "align", lambda *_: (_ for _ in ()).throw(RuntimeError("injected")))
         with pytest.raises(RuntimeError, match="injected"):
-            pool.acquire("ann", "s", A)
-    assert pool.acquire("ann", "s", A).reuse == (Reuse("live", 20),)
+            pool.acquire(anns("s"), A)
+    assert pool.acquire(anns("s"), A).reuse == (Reuse("live", 20),)
 
 
 def test_a_turn_that_waited_is_not_told_again_of_what_left_when_it_began() -> None:
     pool = pool_of()
-    acquired = dataclasses.replace(pool.acquire("ann", "s", A), spilled=Spilled(2, 1))
+    acquired = dataclasses.replace(pool.acquire(anns("s"), A), spilled=Spilled(2, 1))
     feed(acquired.cache, A[:-1])
     pool.live.turns.wait(SessionKey("ann", "s"))
-    assert pool.go_on("ann", "s", acquired, A).spilled == Spilled()
+    assert pool.go_on(anns("s"), acquired, A).spilled == Spilled()

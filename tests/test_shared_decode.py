@@ -19,6 +19,7 @@ from chatcache.events import Event
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
+from chatcache.session_key import SessionKey
 from chatcache.session_pool import SessionPool
 from chatcache.shared_decode import feed_together
 from chatcache.stats import FinishReason, Sampling
@@ -131,7 +132,9 @@ def test_a_turn_that_is_stopped_disturbs_no_other_and_its_cache_stays_sound(tiny
     assert 0 < len(stopped) < 12
     assert replies == [ids for i, ids in enumerate(expected) if i != 1]
     for run in table.runs:
-        acquired = table.pool.acquire("ann", run._request.session_id, [*run._request.prompt_ids, *expected[0], 1])
+        acquired = table.pool.acquire(
+            SessionKey("ann", run._request.session_id), [*run._request.prompt_ids, *expected[0], 1]
+        )
         acquired.cache.check()
 
 

@@ -14,6 +14,7 @@ from chatcache.chat import ChatService
 from chatcache.errors import InvalidInputError, NotFoundError
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
+from chatcache.session_key import SessionKey
 from chatcache.stats import Sampling
 from storage.chat_store import ChatStore
 from storage.database import Database
@@ -172,7 +173,7 @@ def test_a_cache_that_left_memory_is_computed_again_and_not_looked_for_on_disk(
         session = service.create_session(temporary=True)
         send(service, session.id, "Hello")
         runtime = runtime_of(service)
-        runtime.scheduler.call(lambda: runtime.pool.drop("local", session.id))
+        runtime.scheduler.call(lambda: runtime.pool.drop(SessionKey("local", session.id)))
         reply = send(service, session.id, "Go on")
         assert (reply.stats.num_cached_tokens, reply.stats.reuse) == (0, ())
         assert service.cache_report(session.id).problem is None
