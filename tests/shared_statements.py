@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Engine
 from sqlalchemy.dialects import registry
@@ -13,13 +13,11 @@ class SharedDialect(SQLiteDialect_pysqlite):
     """SQLite's; each is equal to every other one, for compiled statements are kept by dialect."""
 
     supports_statement_cache = True
-    _statements: Any = None
+    _statements: ClassVar[dict[Any, Any]] = {}
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        if cls._statements is None:
-            cls._statements = engine._compiled_cache
-        engine._compiled_cache = cls._statements
+        engine.update_execution_options(compiled_cache=cls._statements)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SharedDialect)
