@@ -224,10 +224,22 @@ def test_close_on_the_model_thread_itself_does_not_wait_for_itself() -> None:
     assert not scheduler._thread.is_alive()
 
 
-def test_the_thread_sleeps_when_there_is_nothing_to_do(scheduler: Scheduler) -> None:
-    before_s = scheduler.call(time.thread_time)
-    time.sleep(0.3)
-    assert scheduler.call(time.thread_time) - before_s < 0.03
+def test_the_thread_sleeps_until_there_is_something_to_do(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeouts_s: list[float | None] = []
+    sleeps = threading.Event()
+    wait = scheduler._changed.wait
+
+    def noted_wait(timeout_s: float | None = None) -> bool:
+        timeouts_s.append(timeout_s)
+        sleeps.set()
+        return wait(timeout_s)
+
+    monkeypatch.setattr(scheduler._changed, "wait", noted_wait)
+    scheduler.call(lambda: None)
+    assert sleeps.wait(TIMEOUT_S)
+    assert scheduler.call(lambda: tuple(timeouts_s)) == (None,)
 
 
 def test_what_a_failed_step_held_is_free_when_the_job_is_told(scheduler: Scheduler) -> None:
