@@ -11,7 +11,6 @@ import torch
 from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_utils import PreTrainedModel
-from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
 from chatcache.chat import ChatService
 from chatcache.stats import Sampling, TurnStats
@@ -82,24 +81,21 @@ class Ours:
 
 
 class PlainTransformers:
-    """The library as it is: the model in its own dtype, sdpa, a `DynamicCache`, one forward per prompt, `generate`."""
+    """The library as it is: the model in its own dtype, sdpa, a `DynamicCache`, one forward per prompt, `generate`.
+
+    A subject by way of `worker`, which gives it ids.
+    """
 
     name = "transformers"
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """`tokenizer`: needed to read text."""
+    def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
-        self._tokenizer = tokenizer
         self._ids = torch.empty((1, 0), dtype=torch.long)
         self._cache: DynamicCache | None = None
 
-    def read(self, text: str) -> float:
-        assert self._tokenizer is not None
-        return self.read_ids(self._tokenizer.encode(text, add_special_tokens=False))
-
     @torch.inference_mode()
-    def read_ids(self, ids: Sequence[int]) -> float:
-        """`read`, of ids."""
+    def read(self, ids: Sequence[int]) -> float:
+        """Compute a prompt anew: tokens per second."""
         self._ids = torch.tensor([list(ids)], device=self._model.device)
         self._cache = DynamicCache(config=self._model.config)
         began_s = time.perf_counter()
@@ -109,6 +105,7 @@ class PlainTransformers:
 
     @torch.inference_mode()
     def write(self, num_tokens: int) -> float:
+        """As a subject does."""
         assert self._cache is not None
         self._cache.crop(self._ids.shape[1] - 1 - self._cache.get_seq_length())
         clock = _TokenClock()
@@ -122,9 +119,6 @@ class PlainTransformers:
             streamer=clock,
         )
         return clock.tokens_per_s
-
-    def close(self) -> None:
-        self._cache = None
 
 
 class _TokenClock(BaseStreamer):

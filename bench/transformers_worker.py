@@ -26,7 +26,7 @@ def main() -> None:
     subject = PlainTransformers(model)
     for line in sys.stdin:
         command = json.loads(line)
-        speed = subject.read_ids(command["read"]) if "read" in command else subject.write(command["write"])
+        speed = subject.read(command["read"]) if "read" in command else subject.write(command["write"])
         answers.write(json.dumps({"tokens_per_s": speed}) + "\n")
         answers.flush()
 

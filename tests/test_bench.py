@@ -70,6 +70,24 @@ def test_an_unknown_row_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -
     assert "there is no row flight" in capsys.readouterr().err
 
 
+class InThisProcess:
+    """What `Worker` would start another process for."""
+
+    name = PlainTransformers.name
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._plain, self._tokenizer = PlainTransformers(loaded.model), loaded.tokenizer
+
+    def read(self, text: str) -> float:
+        return self._plain.read(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def write(self, num_tokens: int) -> float:
+        return self._plain.write(num_tokens)
+
+    def close(self) -> None:
+        """It goes with the test."""
+
+
 @pytest.fixture
 def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     """A bench on a model that takes no time; its figures mean nothing, but all that makes them runs."""
@@ -83,7 +101,7 @@ def tiny_bench(tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.Monk
 
     return Workbench(
         config=ServiceConfig(data_dir=tmp_path),
-        peers=(PlainTransformers(tiny_llama.model, tiny_llama.tokenizer),),
+        peers=(InThisProcess(tiny_llama),),
         tokenizer=tiny_llama.tokenizer,
         text="The quick brown fox jumps over the lazy dog. " * 10,
         num_runs=1,
