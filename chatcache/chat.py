@@ -17,7 +17,7 @@ from chatcache.errors import InvalidInputError, NotFoundError, Reason, SessionBu
 from chatcache.events import Reply
 from chatcache.owned_sessions import whole_number
 from chatcache.reports import LoadingReport, Rollback
-from chatcache.runtime import Progress, Runtime
+from chatcache.runtime import Runtime, Say
 from chatcache.stats import Sampling, TurnStats
 from chatcache.text_input import clean_message, clean_text, title_from
 from chatcache.turn import Turn
@@ -38,7 +38,7 @@ class ChatService(ChatReading, ChatSessions):
     """
 
     @classmethod
-    def open(cls, config: ServiceConfig, progress: Progress = logger.info, *, loads: bool = True) -> ChatService:
+    def open(cls, config: ServiceConfig, progress: Say = logger.info, *, loads: bool = True) -> ChatService:
         """Lock the data directory, load the model, start the model thread.
 
         Raises DataDirLockedError, StorageError, ModelLoadError, UnsupportedOptionError; nothing stays open then. Unless

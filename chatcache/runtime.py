@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Progress = Callable[[str], None]
-Load = Callable[[Progress], "LoadedModel"]
+Say = Callable[[str], None]
+Load = Callable[[Say], "LoadedModel"]
 
 
 class Runtime:
@@ -109,7 +109,7 @@ class Runtime:
         self.loading.when_over(lambda _failure: self.scheduler.release())
 
     @classmethod
-    def open(cls, config: ServiceConfig, progress: Progress) -> Runtime:
+    def open(cls, config: ServiceConfig, progress: Say) -> Runtime:
         """Lock the data directory, read what is small of the model, start the model thread. On an error nothing stays
         open."""
         with translated_store_errors():
@@ -117,7 +117,7 @@ class Runtime:
         try:
             outline = read_outline(config, progress)
 
-            def load(note: Progress) -> LoadedModel:
+            def load(note: Say) -> LoadedModel:
                 # What computes takes a second to import, which nobody who opens the page need wait for.
                 from chatcache.loader import load_weights
 
@@ -213,7 +213,7 @@ class Runtime:
                 raise ServiceClosedError from error
             raise
 
-    def _make_parts(self, load: Load, note: Progress, config: ServiceConfig) -> ModelParts:
+    def _make_parts(self, load: Load, note: Say, config: ServiceConfig) -> ModelParts:
         try:
             return self._assemble(load(note), config)
         except Exception as error:
