@@ -138,6 +138,12 @@ class Limits:
     high: float | None = None
     is_whole: bool = False
 
+    def hold(self, value: object) -> bool:
+        """Whether it is such a number."""
+        if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
+            return False
+        return self.low <= value and (self.high is None or value <= self.high)
+
 
 SAMPLING_LIMITS: Mapping[str, Limits] = {
     "temperature": Limits(0.0, 2.0),
@@ -207,16 +213,14 @@ def checked_sampling(sampling: Sampling | None) -> Sampling:
 
 def _check(name: str, value: object, limits: Limits) -> None:
     """Raises InvalidInputError for what is beyond the limits, or no such number."""
+    if value is None or limits.hold(value):
+        return
     low, high = limits.low, limits.high
-    if value is None:
-        return
-    is_number = isinstance(value, int if limits.is_whole else int | float) and not isinstance(value, bool)
-    if is_number and low <= value and (high is None or value <= high):  # type: ignore[operator]
-        return
+    number = "a whole number" if limits.is_whole else "a number"
     if high is None:
         raise InvalidInputError(
-            f"{name} must be a whole number of at least {low}, not {value!r}.", Reason.NOT_A_COUNT, low=low
+            f"{name} must be {number} of at least {low:g}, not {value!r}.", Reason.NOT_A_COUNT, low=low
         )
     raise InvalidInputError(
-        f"{name} must be a number from {low:g} to {high:g}, not {value!r}.", Reason.OUT_OF_RANGE, low=low, high=high
+        f"{name} must be {number} from {low:g} to {high:g}, not {value!r}.", Reason.OUT_OF_RANGE, low=low, high=high
     )
