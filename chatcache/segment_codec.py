@@ -59,7 +59,7 @@ class SegmentCodec:
         """The codec for caches of this model, learnt from a forward of one token; None where layers hold anything that
         is neither a token's nor recurrent state. Raises KeyError on a dtype that has no name."""
         cache = make_cache()
-        if cache.cache is None or not cache.is_exportable:
+        if not cache.keeps_tokens or not cache.is_exportable:
             return None
         device = loaded.model.device
         token = torch.zeros((1, 1), dtype=torch.long, device=device)

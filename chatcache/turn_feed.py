@@ -59,12 +59,12 @@ class TurnFeed:
 
     def is_last_next(self, cache: SessionCache) -> bool:
         """Whether all but the last id are held, so that the next forward gives a token."""
-        return cache.cache is not None and cache.num_tokens == len(self.ids) - 1
+        return cache.keeps_tokens and cache.num_tokens == len(self.ids) - 1
 
     def next_piece(self, cache: SessionCache, most_tokens: int | None) -> Piece:
         """What is forwarded next; all but the last id in chunks, of `most_tokens` each where that is given."""
         num_wanted = len(self.ids)
-        if cache.cache is None:
+        if not cache.keeps_tokens:
             return Piece(0, num_wanted)
         start = cache.num_tokens
         if start == num_wanted - 1:
@@ -87,7 +87,7 @@ class TurnFeed:
     def forward(self, piece: Piece, cache: SessionCache) -> torch.Tensor:
         """Feed it to `cache`; the logits of its last id and of each guessed one, shape (1 + guessed, vocabulary)."""
         cache.check()
-        if cache.cache is not None:
+        if cache.keeps_tokens:
             self._account.feed(piece.start, piece.stop)
         self._account.num_fed = max(self._account.num_fed, piece.stop)
         ids, num_logits = [*self.ids[piece.start : piece.stop], *piece.guess], 1 + len(piece.guess)
@@ -97,7 +97,7 @@ class TurnFeed:
             logits = self._model(
                 input_ids=torch.tensor([ids], device=self._model.device),
                 cache=cache.cache,
-                use_cache=cache.cache is not None,
+                use_cache=cache.keeps_tokens,
                 **({"logits_to_keep": num_logits} if self._keeps_logits else {}),
             ).logits[0]
         cache.advance(ids)

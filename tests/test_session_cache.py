@@ -235,11 +235,11 @@ def test_num_bytes_is_what_the_tensors_take() -> None:
 
 def test_a_cache_of_kind_none_keeps_nothing() -> None:
     held = make_session_cache(tiny_model("llama-gqa"), "none")
-    assert held.cache is None
+    assert not held.keeps_tokens
     held.advance([1, 2, 3])
     assert (held.num_tokens, held.num_bytes, held.repair()) == (0, 0, 0)
     assert held.align([1, 2, 3]) == Alignment(0, 0, MissReason.NO_CACHE)
-    assert held.fork(0).cache is None
+    assert not held.fork(0).keeps_tokens
 
 
 def test_auto_means_dynamic() -> None:

@@ -43,7 +43,7 @@ class Alignment:
 class SessionCache:
     """The tokens a model has read in one session, with what it computed for them.
 
-    `kind` says how it is held. For kind "none" there is no `cache`, and no token is ever kept.
+    `kind` says how it is held. For kind "none" there is no `cache`, and it `keeps_tokens` never.
     """
 
     def __init__(self, kind: str, make_layers: Callable[[], list[Any]] | None) -> None:
@@ -68,6 +68,11 @@ class SessionCache:
         return len(self._token_ids)
 
     @property
+    def keeps_tokens(self) -> bool:
+        """Whether what is fed is held at all; with kind "none" all of it is fed again and again."""
+        return self.cache is not None
+
+    @property
     def num_settled_tokens(self) -> int:
         """How many tokens every layer holds in the form in which they stay; `export` gives these out unnoticed."""
         return self._layers.num_settled_tokens(self.num_tokens)
@@ -85,7 +90,7 @@ class SessionCache:
     @property
     def can_take_candidates(self) -> bool:
         """Whether guessed tokens can be fed and cropped again."""
-        return self.cache is not None and self.is_croppable
+        return self.keeps_tokens and self.is_croppable
 
     @property
     def max_candidate_tokens(self) -> int:
@@ -174,7 +179,7 @@ class SessionCache:
 
         Up to `MAX_CANDIDATE_TOKENS` may still be cropped again as rejected, without a trace.
         """
-        if self.cache is None:
+        if not self.keeps_tokens:
             return
         self._token_ids.extend(token_ids)
         self.check()
