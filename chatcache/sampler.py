@@ -80,12 +80,13 @@ class Sampler:
         changed. Raises NonFiniteLogitsError.
         """
         scores = logits.detach().to(device="cpu", dtype=torch.float32, copy=True)[None]
-        # The maximum alone tells: NaN spreads into it, and it is minus infinity only if all are.
-        greatest, index = scores.max(dim=-1)
-        if not math.isfinite(greatest):
+        # The maximum alone tells: NaN counts as the greatest, and it is minus infinity only if all are. Torch takes ten
+        # times as long to find it.
+        likeliest = int(scores[0].numpy().argmax())
+        if not math.isfinite(scores[0, likeliest]):
             raise NonFiniteLogitsError(f"The logits at token {len(token_ids)} are not finite.")
         if self._is_greedy and not self._processors:
-            return int(index)
+            return likeliest
         if self._processors:
             ids = torch.tensor([token_ids if self._reads_ids else ()], dtype=torch.long)
             scores = self._processors(cast(torch.LongTensor, ids), scores)

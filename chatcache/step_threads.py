@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-NUM_RECENT = 3
-"""A step's time is taken as the median of so many."""
-TRIED_EVERY = 128
-"""After so many steps the way not taken is measured again, and after twice as many each time it has lost again."""
-MOST_TRIED_EVERY = 1024
-HOPELESS = 3
-"""A way that takes so many times as long as the other is tried only once. Beside one busy program, a step of two
-threads was measured to take 4 times as long as one of one."""
+NUM_RECENT = 5
+"""A step's time is taken as the median of so many: two that something disturbed do not count."""
+TRIAL_COST = 0.02
+"""The way not taken is tried so often that it costs this share of the time: rarely where it is much slower, often where
+it hardly is. Beside one busy program, a step of two threads was measured to take 4 times as long as one of one."""
+MOST_LOST = 3
+"""A trial counts as having lost so many steps at most: what made it slow may have passed."""
 
 
 class StepThreads:
@@ -34,7 +33,7 @@ class StepThreads:
         """`num_threads`: all there are (default: torch's number)."""
         self._num_threads = num_threads or torch.get_num_threads()
         self._clock = clock
-        self._trials: dict[tuple[int, int], _Trial] = {}
+        self._ways: dict[tuple[int, int], _Ways] = {}
 
     @contextmanager
     def chosen(self, num_tokens: int, num_held_tokens: int) -> Iterator[None]:
@@ -43,50 +42,37 @@ class StepThreads:
             yield
             return
         alike = ((num_tokens - 1).bit_length(), num_held_tokens.bit_length())
-        trial = self._trials.setdefault(alike, _Trial(self._num_threads))
-        num_threads = trial.next()
-        torch.set_num_threads(num_threads)
+        ways = self._ways.setdefault(alike, _Ways(self._num_threads))
         began_s = self._clock()
+        num_threads = ways.next(began_s)
+        torch.set_num_threads(num_threads)
         try:
             yield
-            trial.note(num_threads, self._clock() - began_s)
+            ways.note(num_threads, began_s, self._clock() - began_s)
         finally:
             torch.set_num_threads(self._num_threads)
 
 
 @dataclass(slots=True)
-class _Trial:
-    """The two ways of steps that are alike. `left` are the measurements still to be made, the first of them next."""
+class _Ways:
+    """The two ways of steps that are alike: what each took lately, and when it was last taken."""
 
     num_threads: int
-    left: deque[int] = field(init=False)
-    num_steps: int = 0
-    won: int = 0
-    tried_every: int = TRIED_EVERY
     seconds: dict[int, deque[float]] = field(init=False)
+    taken_at_s: dict[int, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.seconds = {num: deque(maxlen=NUM_RECENT) for num in (1, self.num_threads)}
-        self.left = deque(num for num in self.seconds for _ in range(NUM_RECENT))
+        self.seconds = {num: deque(maxlen=NUM_RECENT) for num in (self.num_threads, 1)}
 
-    @property
-    def quicker(self) -> int:
-        return min(self.seconds, key=lambda num: statistics.median(self.seconds[num]))
+    def next(self, now_s: float) -> int:
+        unknown = next((num for num, known in self.seconds.items() if not known), None)
+        if unknown is not None:
+            return unknown
+        quicker, other = sorted(self.seconds, key=lambda num: statistics.median(self.seconds[num]))
+        least_s = statistics.median(self.seconds[quicker])
+        lost_s = min(self.seconds[other][-1] - least_s, MOST_LOST * least_s)
+        return other if now_s - self.taken_at_s[other] >= lost_s / TRIAL_COST else quicker
 
-    def next(self) -> int:
-        if not self.left and self.num_steps >= self.tried_every:
-            has_won_again = self.won == self.quicker
-            self.tried_every = min(2 * self.tried_every, MOST_TRIED_EVERY) if has_won_again else TRIED_EVERY
-            self.won = self.quicker
-            self.left.extend([next(num for num in self.seconds if num != self.won)] * NUM_RECENT)
-            self.num_steps = 0
-        return self.left[0] if self.left else self.quicker
-
-    def note(self, num_threads: int, seconds: float) -> None:
+    def note(self, num_threads: int, began_s: float, seconds: float) -> None:
         self.seconds[num_threads].append(seconds)
-        self.num_steps += 1
-        if self.left:
-            self.left.popleft()
-            others = (known for num, known in self.seconds.items() if num != num_threads and known)
-            if any(seconds > HOPELESS * statistics.median(known) for known in others):
-                self.left = deque(num for num in self.left if num != num_threads)
+        self.taken_at_s[num_threads] = began_s
