@@ -1,4 +1,4 @@
-"""A page that was open while the server ended and another one began."""
+"""A page after the server has ended and another one begun: one that was open meanwhile, and one that is opened then."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def test_a_stale_tab_shows_what_is_there_after_a_restart_and_overwrites_nothing(
         expect(button(page, "Regenerate").last).to_be_visible()
         said = [message.text for message in site.service.messages(session_id)][::2]
         assert said == ["First question.", "Asked elsewhere meanwhile.", "And here again."]
+
+
+def test_a_chat_that_is_opened_after_a_restart_is_in_memory_before_anything_is_sent(
+    page: Page, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        session_id = service.create_session(sampling=BRIEF).id
+        service.send(session_id, "Before the restart.").result(60)
+        num_tokens = service.cache_report(session_id).num_tokens
+    with running(tiny_llama, tmp_path) as site:
+        page.goto(site.address(session_id))
+        expect(page.get_by_role("region", name="Cache")).to_contain_text(f"In memory{num_tokens} tokens")
+        assert len(site.service.messages(session_id)) == 2
+        say(page, "After it.")
+        expect(replies(page)).to_have_count(2)
+        expect(button(page, "Regenerate").last).to_be_visible()
+        reply_id = site.service.messages(session_id)[-1].id
+        assert site.service.turn_stats([reply_id])[reply_id].num_cached_tokens == num_tokens

@@ -43,6 +43,9 @@ CHANGE_TIMEOUT_S = 2.0
 LOADING_INTERVAL_S = 0.5
 """How often the page says how long the model has been loading."""
 
+READ_AHEAD_AFTER_S = 0.3
+"""Who passes by a chat on the way to another does not have its cache read from disk."""
+
 NUM_WATCHERS = 64
 
 T = TypeVar("T")
@@ -138,10 +141,9 @@ class Follower(Handlers):
                     progress = gauge.look()
                     look = progress.seen_from(look)
                 else:
-                    look = await self._run(look_at_cache, self._service, view.session.id)
-                    figures = self._show_chat(view, look, progress)
-                    yield painted | figures
-                    await self._wait_for_change(view, watch)
+                    async for look in self._looks_until_change(view, watch):
+                        figures = self._show_chat(view, look, progress)
+                        yield painted | figures
             except NotFoundError:
                 yield self._paint_nothing(form, self._service.loading) | self._say_gone(seen)
                 break
@@ -226,6 +228,31 @@ class Follower(Handlers):
 
     def _is_over(self, watch: Watch) -> bool:
         return watch.is_over or self._service.is_closed
+
+    async def _looks_until_change(self, view: View, watch: Watch) -> AsyncIterator[CacheLook]:
+        """What is known of the chat's cache now, and once more when it has been read from disk ahead of a message."""
+        changed: asyncio.Future[None] = asyncio.ensure_future(self._wait_for_change(view, watch))
+        try:
+            while not changed.done():
+                look = await self._run(look_at_cache, self._service, view.session.id)
+                if changed.done():
+                    break
+                yield look
+                if watch.reading is None and not look.report.is_live and view.session.deleted_at is None:
+                    watch.reading = asyncio.ensure_future(self._read_ahead(view.session.id, watch))
+                waited = {changed}
+                if watch.reading is not None and not watch.reading.done():
+                    waited.add(watch.reading)
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            await changed
+        finally:
+            changed.cancel()
+
+    async def _read_ahead(self, session_id: str, watch: Watch) -> None:
+        await watch.pause(READ_AHEAD_AFTER_S)
+        if not self._is_over(watch):
+            with contextlib.suppress(ChatCacheError):  # the next turn reads what is missing, and says what is wrong
+                await self._run(self._service.prefetch, session_id)
 
     async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version

@@ -23,11 +23,13 @@ reloaded, closed, or away from the network. Its follower ends, for each takes on
 
 
 class Watch:
-    """One follower's life: `left` tells it to end, and so does silence; `ended` says that it has."""
+    """One follower's life: `left` tells it to end, and so does silence; `ended` says that it has. `reading`: of its
+    chat's cache, ahead of a message; None before it begins."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
         self.ended = asyncio.Event()
+        self.reading: asyncio.Future[None] | None = None
         self.hear()
 
     def hear(self) -> None:
