@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from chatcache.first_sentence import first_sentence
@@ -88,11 +89,11 @@ class CacheProblems:
         with self._lock:
             self._put(key, replace(self._problems.get(key, _Problem()), restore=sentence))
 
-    def forget(self, owner: str, session_id: str | None) -> None:
-        """Those of one session, or of all of the owner's."""
+    def forget(self, owner: str, session_ids: Set[str] | None) -> None:
+        """Those of these sessions, or of all of the owner's."""
         with self._lock:
             for key in list(self._problems):
-                if key.owner == owner and session_id in (None, key.session_id):
+                if key.owner == owner and (session_ids is None or key.session_id in session_ids):
                     del self._problems[key]
 
     def _get(self, key: SessionKey) -> _Problem:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
@@ -9,6 +12,9 @@ from chatcache.prefetches import Prefetch
 from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
 from chatcache.store_errors import translated_store_errors
 from chatcache.verification import Verification
+
+if TYPE_CHECKING:
+    from chatcache.model_parts import ModelParts
 
 MAX_PREFETCHES = 8
 """How often a prefetch is begun anew when what was in its way is written. Then the next turn restores."""
@@ -111,11 +117,9 @@ class ChatCaches(OwnedSessions):
         while True:
             if (turn := runtime.runner.active(session_id)) is not None:
                 turn.result()  # before the session is held: meanwhile others may stop it, or change the chat
-            with runtime.locks.of(self._key(session_id)), translated_store_errors(), runtime.while_open():
+            with runtime.locks.of(self._key(session_id)), translated_store_errors():
                 if runtime.runner.active(session_id) is None:
-                    if runtime.loading.made is not None:  # before that nothing is in memory
-                        runtime.call(lambda parts: parts.pool.drop(self._key(session_id)))
-                    return self._release(session_id)
+                    return self._forget({session_id})
 
     def drop_all_caches(self) -> DroppedCaches:
         """Free the caches of all of the owner's chats, in memory and on disk, at once. What a reply that is being
@@ -123,15 +127,27 @@ class ChatCaches(OwnedSessions):
         num_running = 0
         if self._runtime.loading.made is not None:
             num_running = self._runtime.call(lambda parts: parts.pool.drop_all(self._owner))
-        with translated_store_errors(), self._runtime.while_open():
+        with translated_store_errors():
             return DroppedCaches(self._release(), num_running)
 
     def verify_caches(self) -> Verification:
         """Read and check all that is stored of this owner's caches, in the background, or join the check that runs."""
         return self._runtime.verify(self._owner)
 
-    def _release(self, session_id: str | None = None) -> int:
+    def _forget(self, session_ids: Set[str]) -> int:
+        """Free the caches of chats in which no turn runs nor can begin. Returns the bytes of the disk freed."""
+
+        def drop(parts: ModelParts) -> None:
+            for session_id in session_ids:
+                parts.pool.drop(self._key(session_id))
+
+        if self._runtime.loading.made is not None:  # before that nothing is in memory
+            self._runtime.call(drop)
+        return self._release(session_ids)
+
+    def _release(self, session_ids: Set[str] | None = None) -> int:
         """From the disk: by whoever writes there, so that nothing is on its way any more."""
         parts = self._runtime.loading.made
         store = self._runtime.segments if parts is None else parts.persistence
-        return store.release(self._owner, session_id)
+        with self._runtime.while_open():
+            return store.release(self._owner, session_ids)

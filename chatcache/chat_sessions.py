@@ -71,14 +71,14 @@ class ChatSessions(ChatCaches):
             return self._changed(self._store.update_session(self._owner, session_id, **changes))
 
     def delete(self, session_id: str) -> ChatSession:
-        """Put a chat into the bin. Stops a running turn first and drops the live cache; no word is lost.
+        """Put a chat into the bin. Stops a running turn first; no word is lost, and its cache stays until `purge`, as
+        far as the room that it takes is not needed.
 
         A temporary chat is removed for good.
         """
         with self._exclusive(session_id):
             self._runtime.runner.stop_and_wait(session_id)
             session = self._changed(self._store.delete(self._owner, session_id))
-        self.drop_cache(session_id)
         if self._store.is_temporary(session_id):
             self.purge(session_id)
         return session
@@ -89,18 +89,21 @@ class ChatSessions(ChatCaches):
             return self._changed(self._store.undelete(self._owner, session_id))
 
     def purge(self, session_id: str) -> None:
-        """Remove a chat that is in the bin for good. Raises InvalidInputError when it is not in the bin."""
+        """Remove a chat that is in the bin, and its cache, for good. Raises InvalidInputError when it is not there."""
         with self._exclusive(session_id, deleted=True) as session:
             if session.deleted_at is None:
                 raise InvalidInputError(
                     "Only a chat in the bin can be removed for good; delete it first.", Reason.NOT_IN_BIN
                 )
             self._store.purge(self._owner, session_id)
+            self._forget({session_id})
 
     def purge_bin(self) -> int:
-        """Remove every chat in the bin for good. Returns how many there were."""
+        """Remove every chat in the bin, and its cache, for good. Returns how many there were."""
         with translated_store_errors():
-            return self._store.purge_bin(self._owner)
+            removed_ids = self._store.purge_bin(self._owner)
+            self._forget(removed_ids)
+        return len(removed_ids)
 
     def fork(self, message_id: str) -> ChatSession:
         """A new session with copies of the branch down to this message. Raises SessionBusyError while it is written."""

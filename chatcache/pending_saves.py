@@ -6,7 +6,7 @@ It knows copies and how far they lead along a prompt. It does not know who write
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from chatcache.cache.token_range import TokenRange
@@ -77,11 +77,13 @@ class PendingSaves:
             (self._saves if is_wanted else self._withdrawn).remove(save)
             return is_wanted
 
-    def withdraw(self, owner: str, session_id: str | None) -> None:
-        """Do not write what belongs to a session, or to all of the owner's."""
+    def withdraw(self, owner: str, session_ids: Set[str] | None) -> None:
+        """Do not write what belongs to these sessions, or to all of the owner's."""
         with self._lock:
             unwanted = [
-                save for save in self._saves if save.key.owner == owner and session_id in (None, save.key.session_id)
+                save
+                for save in self._saves
+                if save.key.owner == owner and (session_ids is None or save.key.session_id in session_ids)
             ]
             self._saves = [save for save in self._saves if save not in unwanted]
             self._withdrawn += unwanted

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
@@ -220,13 +220,13 @@ class Persistence:
 
     # -------------------------------------------------------------- any thread
 
-    def release(self, owner: str, session_id: str | None = None) -> int:
-        """Free what is stored for the session, or all of the owner's, and nobody else holds, and withdraw what is on
+    def release(self, owner: str, session_ids: Set[str] | None = None) -> int:
+        """Free what is stored for these sessions, or all of the owner's, and nobody else holds, and withdraw what is on
         its way. Returns the bytes freed."""
-        self._pending.withdraw(owner, session_id)
-        self._problems.forget(owner, session_id)
+        self._pending.withdraw(owner, session_ids)
+        self._problems.forget(owner, session_ids)
         with self._pace.hurried():
-            return self._writer.submit(self._store.release, owner, session_id).result()
+            return self._writer.submit(self._store.release, owner, session_ids).result()
 
     def flush(self) -> None:
         """Wait until everything handed to `save` so far is written."""

@@ -31,24 +31,31 @@ def with_ancestors(nodes: Mapping[int, StoredNode], ids: Iterable[int]) -> set[i
 
 
 def choose_victims(
-    nodes: Mapping[int, StoredNode], protected: Iterable[int], num_bytes: int, num_more_bytes: int = 0
+    nodes: Mapping[int, StoredNode],
+    protected: Iterable[int],
+    num_bytes: int,
+    num_more_bytes: int = 0,
+    *,
+    wanted: Iterable[int] = (),
 ) -> Sequence[int]:
     """Segments to remove, children before parents, so that `num_bytes` become free, or as many as can; of the next ones
     as many as take no more than `num_more_bytes` beyond that.
 
     Only leaves go, those longest unused first; a parent becomes a leaf when its last child has gone. `protected`
-    segments and their ancestors stay.
+    segments and their ancestors stay. `wanted` ones and their ancestors go only when all others have gone.
     """
-    kept = with_ancestors(nodes, protected)
+    kept, later = with_ancestors(nodes, protected), with_ancestors(nodes, wanted)
     num_children = Counter(node.parent_id for node in nodes.values() if node.parent_id is not None)
     leaves = [
-        (node.last_used_at, node.id) for node in nodes.values() if not num_children[node.id] and node.id not in kept
+        (node.id in later, node.last_used_at, node.id)
+        for node in nodes.values()
+        if not num_children[node.id] and node.id not in kept
     ]
     heapq.heapify(leaves)
     victims: list[int] = []
     freed = 0
     while leaves:
-        _, node_id = heapq.heappop(leaves)
+        *_, node_id = heapq.heappop(leaves)
         node = nodes[node_id]
         # the row of a segment without bytes counts as one, else it would always be among the ones that cost nothing
         taken = freed + max(1, node.num_bytes)
@@ -60,7 +67,7 @@ def choose_victims(
         if parent_id is not None and parent_id in nodes:
             num_children[parent_id] -= 1
             if not num_children[parent_id] and parent_id not in kept:
-                heapq.heappush(leaves, (nodes[parent_id].last_used_at, parent_id))
+                heapq.heappush(leaves, (parent_id in later, nodes[parent_id].last_used_at, parent_id))
     return victims
 
 

@@ -6,12 +6,14 @@ A hold is on a segment and all before it; a session has one for the end of each 
 from __future__ import annotations
 
 import functools
+from collections.abc import Set
 from datetime import datetime
 
 from sqlalchemy import Select, bindparam, delete, select, update
 from sqlalchemy.orm import Session as DbSession
 from sqlalchemy.orm import aliased
 
+from storage.batches import in_batches
 from storage.models import SessionRow
 from storage.segment_models import SegmentHeadRow, SegmentRow
 
@@ -19,6 +21,12 @@ from storage.segment_models import SegmentHeadRow, SegmentRow
 def read_heads(db: DbSession) -> list[SegmentHeadRow]:
     """Every session's holds."""
     return list(db.scalars(select(SegmentHeadRow)))
+
+
+def find_held_outside_bin(db: DbSession) -> list[int]:
+    """The segments on which sessions that are not in the bin have their holds."""
+    statement = select(SegmentHeadRow.segment_id).join(SessionRow, SessionRow.id == SegmentHeadRow.session_id)
+    return list(db.scalars(statement.where(SessionRow.deleted_at.is_(None))))
 
 
 def move_head(db: DbSession, owner: str, session_id: str, segment_id: int, now: datetime) -> bool:
@@ -45,12 +53,14 @@ def move_heads(db: DbSession, session_id: str, to_session_id: str) -> None:
     db.execute(held.values(session_id=to_session_id))
 
 
-def remove_heads(db: DbSession, owner: str, session_id: str | None) -> None:
-    """End the holds of one session, or of all of the owner's."""
+def remove_heads(db: DbSession, owner: str, session_ids: Set[str] | None) -> None:
+    """End the holds of these sessions, or of all of the owner's."""
     statement = delete(SegmentHeadRow).where(SegmentHeadRow.owner == owner)
-    if session_id is not None:
-        statement = statement.where(SegmentHeadRow.session_id == session_id)
-    db.execute(statement)
+    if session_ids is None:
+        db.execute(statement)
+        return
+    for ids in in_batches(list(session_ids)):
+        db.execute(statement.where(SegmentHeadRow.session_id.in_(ids)))
 
 
 def _chain(db: DbSession, segment_id: int) -> list[int]:

@@ -14,7 +14,7 @@ from storage.database import Database
 from storage.errors import DatabaseError
 from storage.eviction import choose_victims
 from storage.segment_files import SegmentFolder, WrittenFile
-from storage.segment_heads import read_heads
+from storage.segment_heads import find_held_outside_bin, read_heads
 from storage.segment_index import find_file_sizes, find_segment_ids, read_nodes, remove_segments
 from storage.sentence import Sentence
 from storage.told import SaveTold
@@ -88,7 +88,7 @@ class SegmentRoom:
             self.used_bytes -= size
         with self._database.read() as db:
             nodes = read_nodes(db)
-            victims = choose_victims(nodes, (), self._disk_shortage())
+            victims = choose_victims(nodes, (), self._disk_shortage(), wanted=find_held_outside_bin(db))
             sizes = find_file_sizes(db, victims)
         self.remove({self._folder.name(key, kind): num_bytes for key, kind, num_bytes in sizes})
         with suppress(DatabaseError), self._database.write() as db:
@@ -116,7 +116,7 @@ class SegmentRoom:
 
     def _evict(self, num_bytes: int, keep: Collection[str], even_if_too_little: bool = False) -> bool:
         """Make `num_bytes` free, and a little more where it can be: files set aside first, then leaves by last use,
-        never `keep` nor what is open.
+        those of chats in the bin before all others, never `keep` nor what is open.
 
         Where `num_bytes` cannot be had, nothing is removed unless `even_if_too_little`, and the answer is False.
         """
@@ -127,7 +127,8 @@ class SegmentRoom:
             nodes = read_nodes(db)
             is_open = set(self.open_sessions)
             protected = [head.segment_id for head in read_heads(db) if head.session_id in is_open]
-            victims = choose_victims(nodes, [*protected, *find_segment_ids(db, keep)], needed, more)
+            kept, wanted = [*protected, *find_segment_ids(db, keep)], find_held_outside_bin(db)
+            victims = choose_victims(nodes, kept, needed, more, wanted=wanted)
             is_enough = sum(nodes[victim].num_bytes for victim in victims) >= needed
             if not is_enough and not even_if_too_little:
                 return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -177,11 +177,12 @@ class SegmentStore:
 
     # Removing
 
-    def release(self, owner: str, session_id: str | None = None) -> int:
-        """End the holds of a session, or of all of the owner's, and remove what nobody holds. Returns bytes freed."""
+    def release(self, owner: str, session_ids: Set[str] | None = None) -> int:
+        """End the holds of these sessions, also of such as are gone, or of all of the owner's, and remove what nobody
+        holds. Returns bytes freed."""
         with self._lock:
             with self._database.write() as db:
-                remove_heads(db, owner, session_id)
+                remove_heads(db, owner, session_ids)
                 nodes = read_nodes(db)
                 lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
                 files = find_file_sizes(db, lost)

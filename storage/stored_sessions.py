@@ -130,11 +130,11 @@ class StoredSessions(SessionPlaces):
             remove_session(db, session_id)
         self._temporary_ids.discard(session_id)
 
-    def purge_bin(self, owner: str) -> int:
-        """Remove all that is in the owner's bin, at once. Returns how many sessions that were."""
+    def purge_bin(self, owner: str) -> frozenset[str]:
+        """Remove all that is in the owner's bin, at once. Returns the ids of the sessions that were."""
         in_bin = (SessionRow.owner == owner, SessionRow.deleted_at.is_not(None))
         with self._database.write() as db:
-            return len(db.scalars(delete(SessionRow).where(*in_bin).returning(SessionRow.id)).all())
+            return frozenset(db.scalars(delete(SessionRow).where(*in_bin).returning(SessionRow.id)))
 
     def counts(self, owner: str) -> StoreCounts:
         """How many sessions and messages the owner has, the bin included."""

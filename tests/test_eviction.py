@@ -47,6 +47,20 @@ def test_leaves_go_by_last_use_and_what_is_protected_stays(
 
 
 @pytest.mark.parametrize(
+    ("wanted", "num_bytes", "victims"),
+    [
+        ([3], 20, [6, 4]),
+        ([3, 6], 20, [4, 5]),
+        ([3, 6], 40, [4, 5, 2, 3]),
+        ([2, 3, 4, 6], 1, [5]),
+        ([4, 5, 3, 6], 20, [3, 6]),
+    ],
+)
+def test_what_is_wanted_and_all_above_it_goes_last(wanted: list[int], num_bytes: int, victims: list[int]) -> None:
+    assert list(choose_victims(FOREST, [], num_bytes, wanted=wanted)) == victims
+
+
+@pytest.mark.parametrize(
     ("num_bytes", "num_more_bytes", "victims"),
     [(10, 9, [3]), (10, 10, [3, 6]), (5, 14, [3]), (5, 15, [3, 6]), (0, 100, []), (10, 1000, [3, 6, 4, 5, 2, 1])],
 )

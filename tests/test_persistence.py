@@ -235,9 +235,9 @@ def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
     bench.persistence.flush()
     assert bench.persistence.save(mine(two), cache)
     assert bench.persistence.pending.num_bytes == 0
-    bench.persistence.release(ME, one)
+    bench.persistence.release(ME, {one})
     bench.check_is_stored(A)
-    bench.persistence.release(ME, two)
+    bench.persistence.release(ME, {two})
     assert bench.num_files() == 0
 
 
@@ -247,7 +247,7 @@ def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(
     assert gate.reached.wait(30)
     for num_tokens in (100, 200, 300):
         bench.persistence.save(mine(session), bench.filled(A[:num_tokens]))
-    released = ThreadPoolExecutor(1).submit(bench.persistence.release, ME, session)
+    released = ThreadPoolExecutor(1).submit(bench.persistence.release, ME, {session})
     while bench.persistence.num_saved(mine(session), A):
         time.sleep(0.001)
     gate.is_open.set()
@@ -406,7 +406,7 @@ def test_what_was_removed_meanwhile_is_computed_again_and_is_no_problem(
     load_into = SegmentStore.load_into
 
     def removed_before(store: SegmentStore, *arguments: Any) -> None:
-        store.release(ME, session)
+        store.release(ME, {session})
         load_into(store, *arguments)
 
     with monkeypatch.context() as patched:

@@ -146,17 +146,50 @@ def test_a_new_chat_of_the_same_owner_starts_from_the_stored_system_prompt(
     assert other.stats.reuse == ()
 
 
-def test_deleting_a_chat_frees_what_nobody_else_holds(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_restarted", [False, True])
+def test_a_chat_taken_out_of_the_bin_goes_on_as_if_it_had_not_been_there(
+    tiny_llama: LoadedModel, tmp_path: Path, has_restarted: bool
+) -> None:
     with open_service(tiny_llama, tmp_path) as service:
-        one, two = (service.create_session(system_prompt="Shared. " * 20) for _ in range(2))
-        send(service, one.id, "One")
-        send(service, two.id, "Two")
-        before = len(segment_files(service))
-        service.delete(one.id)
-        between = len(segment_files(service))
-        assert 0 < between < before
-        assert service.storage_report().cache.used_bytes == sum(p.stat().st_size for p in segment_files(service))
-        service.delete(two.id)
+        session_id = service.create_session().id
+        send(service, session_id, "Hello")
+        service.delete(session_id)
+        num_held = service.context_use(session_id).num_fed_tokens - 1  # what was said last is not fed yet
+        if not has_restarted:
+            service.undelete(session_id)
+            stats = send(service, session_id, "And now?").stats
+    if has_restarted:
+        with open_service(tiny_llama, tmp_path) as service:
+            service.undelete(session_id)
+            stats = send(service, session_id, "And now?").stats
+    assert stats.num_cached_tokens >= num_held
+    assert stats.miss_reason is None
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_chat_removed_for_good_frees_what_nobody_else_holds(
+    tiny_llama: LoadedModel, tmp_path: Path, at_once: bool
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        kept, *removed = (service.create_session(system_prompt="Shared. " * 20).id for _ in range(3))
+        for session_id in (kept, *removed):
+            send(service, session_id, session_id)
+        files = segment_files(service)
+        for session_id in removed:
+            service.delete(session_id)
+        assert segment_files(service) == files
+        assert service.storage_report().cache.session_bytes.keys() == {kept, *removed}
+        if at_once:
+            service.purge_bin()
+        else:
+            for session_id in removed:
+                service.purge(session_id)
+        left, report = segment_files(service), service.storage_report().cache
+        assert 0 < len(left) < len(files)
+        assert report.used_bytes == sum(path.stat().st_size for path in left) == report.session_bytes[kept]
+        assert report.session_bytes.keys() == {kept}
+        service.delete(kept)
+        service.purge(kept)
         assert segment_files(service) == []
 
 

@@ -358,6 +358,19 @@ def test_the_quota_holds_and_the_longest_unused_chat_goes_first(database: Databa
     assert folder_bytes(tmp_path) == store.used_bytes == 3 * size
 
 
+def test_what_chats_in_the_bin_hold_goes_before_all_others(database: Database) -> None:
+    size = one_segment_bytes(SegmentStore(database, BIG), database)
+    store = SegmentStore(database, 3 * size)
+    namespace = store.namespace(ME, {"model": "m"}, LAYOUT)
+    chats = [[n, n, n, n] for n in range(1, 5)]
+    sessions = [new_session(database) for _ in chats]
+    for ids, session in zip(chats[:3], sessions, strict=False):
+        store.save(namespace, session, None, cut(ids, 4))
+    ChatStore(database).delete(ME, sessions[2])
+    store.save(namespace, sessions[3], None, cut(chats[3], 4))
+    assert [store.lookup(namespace, ids).num_tokens for ids in chats] == [4, 4, 0, 4]
+
+
 def test_a_full_quota_costs_a_look_at_the_whole_index_once_for_many_writes(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,13 +554,13 @@ def test_releasing_a_session_frees_what_nothing_else_holds(
     store.save(namespace, one, None, cut([1, 1, 2, 2, 3, 3], 2, 4, 6))
     store.save(namespace, two, None, cut([1, 1, 2, 2, 4, 4], 2, 4, 6))
     before = store.used_bytes
-    freed = store.release(ME, one)
+    freed = store.release(ME, {one})
     assert freed > 0
     assert folder_bytes(tmp_path) == store.used_bytes == before - freed
     check_restores(store, namespace, [1, 1, 2, 2, 3, 3], 4)
     check_restores(store, namespace, [1, 1, 2, 2, 4, 4], 6)
     assert store.release(OTHER) == 0
-    assert store.release(OTHER, two) == 0
+    assert store.release(OTHER, {two}) == 0
     store.release(ME)
     assert (folder_bytes(tmp_path), store.used_bytes) == (0, 0)
     assert store.lookup(namespace, [1, 1]).num_tokens == 0
@@ -558,7 +571,7 @@ def test_a_session_holds_all_its_branches(store: SegmentStore, database: Databas
     for ids in ([1, 1, 2, 2], [1, 1, 3, 3], [9, 9]):
         store.save(namespace, one, None, cut(ids, *range(2, len(ids) + 1, 2)))
     store.save(namespace, two, None, cut([1, 1], 2))
-    store.release(ME, two)
+    store.release(ME, {two})
     for ids in ([1, 1, 2, 2], [1, 1, 3, 3], [9, 9]):
         check_restores(store, namespace, ids, len(ids))
 
@@ -571,7 +584,7 @@ def test_a_session_whose_last_segment_was_evicted_still_holds_the_rest(database:
     store.save(namespace, one, None, cut([1] * 12, 4, 8, 12))
     store.save(namespace, two, None, cut([2] * 4, 4))
     check_restores(store, namespace, [1] * 12, 8)
-    store.release(ME, two)
+    store.release(ME, {two})
     check_restores(store, namespace, [1] * 12, 8)
     assert list(store.report(ME).session_bytes) == [one]
 
