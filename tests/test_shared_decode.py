@@ -36,9 +36,11 @@ GREEDY = Sampling(
 class Table:
     """Several turns on one model, each in a session of its own."""
 
-    def __init__(self, loaded: LoadedModel, samplings: Sequence[Sampling] = (GREEDY,) * len(TEXTS)) -> None:
+    def __init__(
+        self, loaded: LoadedModel, samplings: Sequence[Sampling] = (GREEDY,) * len(TEXTS), kind: str = "dynamic"
+    ) -> None:
         self.loaded = loaded
-        self.pool = SessionPool(partial(make_session_cache, loaded.model), CacheForm("dynamic"))
+        self.pool = SessionPool(partial(make_session_cache, loaded.model), CacheForm(kind))
         step = DecodeStep.of(loaded.model)
         assert step is not None
         self.decode_step = step
@@ -81,10 +83,11 @@ class Table:
         return [run.outcome.reply.token_ids for run in self.runs if run.outcome is not None]
 
 
-def test_each_turn_says_what_it_would_have_said_alone_in_fewer_forwards(tiny_llama: LoadedModel) -> None:
+@pytest.mark.parametrize("kind", ["dynamic", "quantized-int8", "quantized-int4"])
+def test_each_turn_says_what_it_would_have_said_alone_in_fewer_forwards(tiny_llama: LoadedModel, kind: str) -> None:
     with counted_forwards(tiny_llama) as alone:
-        expected = Table(tiny_llama).finish(together=False)
-    table = Table(tiny_llama)
+        expected = Table(tiny_llama, kind=kind).finish(together=False)
+    table = Table(tiny_llama, kind=kind)
     with counted_forwards(tiny_llama) as together:
         assert table.finish() == expected
     assert sum(together) == sum(alone), "no token is computed twice"
