@@ -499,8 +499,18 @@ def test_the_page_fits_wide_and_narrow(browser: Browser, site: Site, width: int,
         expect(button(page, "Send")).to_be_in_viewport(ratio=1)
         expect(box(page)).to_be_in_viewport(ratio=1)
         expect(page.get_by_role("region", name="Cache")).to_be_in_viewport()
-        for name in ("Rename", "Pin", "Delete", "Export", "Regenerate", "Roll back", "Continue", "Previous reply"):
+        for name in ("Regenerate", "Roll back", "Continue", "Previous reply"):
             expect(button(page, name)).to_be_in_viewport(ratio=1)
+        if width < 500:
+            expect(button(page, "Rename")).to_be_hidden()
+            button(page, "Chat menu").click()
+            expect(button(page, "Rename")).to_be_focused()
+        for name in ("Rename", "Pin", "Delete", "Export"):
+            expect(button(page, name)).to_be_in_viewport(ratio=1)
+        if width < 500:
+            page.keyboard.press("Escape")
+            expect(button(page, "Rename")).to_be_hidden()
+            expect(button(page, "Chat menu")).to_be_focused()
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert page.evaluate("document.documentElement.scrollHeight") <= height
         if width < 500:

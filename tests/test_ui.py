@@ -28,7 +28,9 @@ from chatcache.ui.markdown import GrowingMarkdown, render_markdown
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Destination, Place, Seen
 from chatcache.ui.texts import ENGLISH as texts
+from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
+from chatcache.ui.turkish import TURKISH
 from chatcache.ui.view import CacheLook, View
 from chatcache.ui.watch import Watch, tail
 from storage.records import Message, MessageStatus
@@ -217,6 +219,14 @@ def test_what_was_rolled_back_is_offered_at_the_tip_alone_and_instead_of_going_o
     assert "forward" not in actions_of(render_transcript(texts, messages, stopped))
     assert actions_of(render_welcome(texts, undone_id="r1"))[0] == "forward"
     assert "forward" not in actions_of(render_welcome(texts))
+
+
+@pytest.mark.parametrize("language", [texts, TURKISH], ids=lambda language: language.LANGUAGE)
+def test_the_word_beside_an_icon_is_part_of_the_buttons_name(language: Texts) -> None:
+    messages = [user("a"), reply("b", id="r1"), user("c", id="u2", position=2), reply("d", id="r2", position=3)]
+    buttons = re.findall(r'data-word="(.*?)".*?aria-label="(.*?)"', render_transcript(language, messages, {}))
+    assert len(buttons) == 2 + 4 + 2 + 3
+    assert [name for word, name in buttons if word.lower() not in name.lower()] == []
 
 
 def test_while_a_turn_runs_nothing_can_be_done_to_the_branch() -> None:

@@ -1,4 +1,4 @@
-"""What stands around the message box, as HTML."""
+"""What stands around the message box and in the chat's head, as HTML."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def render_help(texts: Texts) -> str:
     return _render_page_button("shortcuts", texts.SHORTCUTS, "help")
 
 
+def render_menu(texts: Texts) -> str:
+    """The button that, on a phone, shows what can be done with the chat."""
+    return _render_page_button("menu", texts.CHAT_MENU, "menu", 'aria-controls="session-tools" aria-expanded="false"')
+
+
 def render_tally(texts: Texts, num_typed: int, num_left: int | None) -> str:
     """How many tokens are in the box and how many the context has left for more and for the reply, where known."""
     classes = "tally over" if num_left is not None and num_left < 0 else "tally"
@@ -26,8 +31,8 @@ def render_skip_link(texts: Texts) -> str:
     return f'<a class="skip" href="#message" data-page="skip">{texts.SKIP_TO_MESSAGE}</a>'
 
 
-def _render_page_button(what: str, name: str, icon: str) -> str:
+def _render_page_button(what: str, name: str, icon: str, attributes: str = "") -> str:
     return (
-        f'<button type="button" class="control icon {icon}" data-page="{what}" title="{name}">'
+        f'<button type="button" class="control icon {icon}" data-page="{what}" title="{name}" {attributes}>'
         f"<span>{name}</span></button>"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from chatcache.reports import ModelInfo
-from chatcache.ui.composer_html import render_attach, render_help, render_skip_link
+from chatcache.ui.composer_html import render_attach, render_help, render_menu, render_skip_link
 from chatcache.ui.editor import render_editors
 from chatcache.ui.notice import render_offline
 from chatcache.ui.place import Destination, Place, Seen, Used
@@ -138,6 +138,7 @@ def _lay_out_head(texts: Texts) -> dict[str, Any]:
             made["new_title"] = gr.Textbox(label=texts.TITLE, show_label=False, container=False, max_lines=1)
             made["save_title"] = gr.Button(texts.SAVE_TITLE, variant="primary", size="sm", min_width=0)
             made["cancel_title"] = gr.Button(texts.CANCEL, size="sm", min_width=0, elem_id="cancel-title")
+        gr.HTML(render_menu(texts), js_on_load=script("menu"), elem_id="menu", apply_default_css=False)
         with gr.Row(visible=False, elem_id="session-tools") as made["session_tools"]:
             for tool, name in tools.items():
                 icon = tool.replace("_", "-")

@@ -14,26 +14,35 @@ CONTINUABLE = frozenset({FinishReason.LENGTH, FinishReason.CANCELLED, FinishReas
 
 
 def render_button(
-    action: str, message_id: str | None, name: str, classes: str, *, is_disabled: bool = False, keys: str = ""
+    action: str,
+    message_id: str | None,
+    name: str,
+    classes: str,
+    *,
+    word: str = "",
+    is_disabled: bool = False,
+    keys: str = "",
 ) -> str:
-    """A button that the page's script turns into an event. `keys`: the keyboard shortcut that does the same."""
+    """A button that the page's script turns into an event. `word`: what stands beside an icon where nothing can be
+    pointed at; the name has it. `keys`: the keyboard shortcut that does the same."""
     target = f' data-message="{message_id}"' if message_id else ""
     disabled = " disabled" if is_disabled else ""
     shortcut = f' aria-keyshortcuts="{keys}"' if keys else ""
+    caption = f' data-word="{word}"' if word else ""
     is_icon = "icon" in classes.split()
     label, shown = (f' aria-label="{name}"', "") if is_icon else ("", f"<span>{name}</span>")
     return (
-        f'<button type="button" class="control {classes}" data-action="{action}"{target}{disabled}{shortcut}{label} '
-        f'title="{name}">{shown}</button>'
+        f'<button type="button" class="control {classes}" data-action="{action}"{target}{caption}{disabled}{shortcut}'
+        f'{label} title="{name}">{shown}</button>'
     )
 
 
 def render_question_controls(texts: Texts, message: Message, *, is_busy: bool) -> str:
     """Below a message of the person's own."""
-    copy = render_button("copy", None, texts.COPY, "icon copy")
+    copy = render_button("copy", None, texts.COPY, "icon copy", word=texts.COPY)
     if is_busy:
         return f'<span class="tools">{copy}</span>'
-    tools = copy + render_button("edit", message.id, texts.EDIT_QUESTION, "icon edit")
+    tools = copy + render_button("edit", message.id, texts.EDIT_QUESTION, "icon edit", word=texts.EDIT)
     versions = _render_versions(texts, message, texts.PREVIOUS_QUESTION, texts.NEXT_QUESTION)
     return f'<span class="tools">{tools}</span>{versions}'
 
@@ -48,14 +57,16 @@ def render_reply_controls(
     undone_id: str | None = None,
 ) -> str:
     """Below a reply. `undone_id`: what the tip can go forward to."""
-    tools = render_button("copy", None, texts.COPY, "icon copy")
+    tools = render_button("copy", None, texts.COPY, "icon copy", word=texts.COPY)
     if is_busy:
         return f'<span class="tools">{tools}</span>'
     names = (texts.PREVIOUS_REPLY, texts.NEXT_REPLY) if is_tip else (texts.PREVIOUS_VERSION, texts.NEXT_VERSION)
-    tools += render_button("edit", message.id, texts.EDIT_REPLY, "icon edit")
-    tools += render_button("fork", message.id, texts.FORK, "icon fork")
+    tools += render_button("edit", message.id, texts.EDIT_REPLY, "icon edit", word=texts.EDIT)
+    tools += render_button("fork", message.id, texts.FORK, "icon fork", word=texts.FORK_BRIEFLY)
     if not is_tip:
-        tools += render_button("regenerate", message.id, texts.REGENERATE_THIS, "icon regenerate")
+        tools += render_button(
+            "regenerate", message.id, texts.REGENERATE_THIS, "icon regenerate", word=texts.REGENERATE
+        )
         return f'{_render_versions(texts, message, *names)}<span class="tools">{tools}</span>'
     steps = render_button("regenerate", message.id, texts.REGENERATE, "regenerate", keys="Alt+Shift+R")
     if can_continue(message, stats, is_tip=is_tip, undone_id=undone_id):

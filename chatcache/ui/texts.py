@@ -33,6 +33,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
     FORWARD = "Forward"
     CONTINUE = "Continue"
     FORK = "Fork"
+    FORK_BRIEFLY = "Fork"
     PREVIOUS_REPLY = "Previous reply"
     NEXT_REPLY = "Next reply"
     PREVIOUS_VERSION = "Previous version"

@@ -36,6 +36,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
     FORWARD = "Bir tur ileri"
     CONTINUE = "Sürdür"
     FORK = "Buradan yeni sohbet aç"
+    FORK_BRIEFLY = "Yeni sohbet"
     PREVIOUS_REPLY = "Önceki yanıt"
     NEXT_REPLY = "Sonraki yanıt"
     PREVIOUS_VERSION = "Önceki sürüm"

@@ -13,6 +13,7 @@ class TurkishWriting(WritingTexts):
     """Türkçe."""
 
     REGENERATE_THIS = "Bu yanıtı yeniden üret"
+    EDIT = "Düzenle"
     EDIT_QUESTION = "İletiyi düzenle"
     EDIT_REPLY = "Yanıtı düzenle"
     EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
@@ -34,6 +35,7 @@ class TurkishWriting(WritingTexts):
     SHOW_ALL = "Tümünü göster"
     SHOW_LESS = "Daha az göster"
     ATTACH = "Metin dosyası ekle"
+    CHAT_MENU = "Sohbet menüsü"
     SHORTCUTS = "Klavye kısayolları"
     CLOSE = "Kapat"
     KEY_SEND = "Gönder"

@@ -12,6 +12,7 @@ class WritingTexts:
     """English."""
 
     REGENERATE_THIS = "Regenerate this reply"
+    EDIT = "Edit"
     EDIT_QUESTION = "Edit message"
     EDIT_REPLY = "Edit reply"
     EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
@@ -35,6 +36,7 @@ class WritingTexts:
     SHOW_ALL = "Show all of it"
     SHOW_LESS = "Show less"
     ATTACH = "Add text files"
+    CHAT_MENU = "Chat menu"
     SHORTCUTS = "Keyboard shortcuts"
     CLOSE = "Close"
     KEY_SEND = "Send"
