@@ -313,7 +313,12 @@ def test_after_the_turn_the_panel_says_what_it_cost_once() -> None:
     said = " ".join(Elements(markup).text.split())
     assert said.count(texts.LAST_REPLY) == 1
     assert texts.THIS_REPLY not in said
-    assert f'aria-label="{texts.SPEEDS}: 45.1 tokens/s"' in markup
+    label = re.search(rf'aria-label="{texts.SPEEDS}: (\S+) to (\S+). {texts.SPEED}: 45.1 tokens/s."', markup)
+    assert label, "the chart is told in words, too"
+    lowest, highest = label.groups()
+    assert 8 <= float(lowest) <= float(highest) <= 10
+    axes = f"{texts.SPEEDS}{lowest} to {highest}" + f"{highest}0" + f"{texts.earlier(8)}{texts.AT_THE_END}"
+    assert axes in said
     for words in ("412 of 430 tokens reused from memory", "Speed45.1 tokens/s", "Written by this turn20 tokens"):
         assert words in said, said
 

@@ -12,7 +12,7 @@ from chatcache.ui.chat_figures import ChatFigures
 from chatcache.ui.facts import render_facts
 from chatcache.ui.texts import Texts
 
-CHART_HEIGHT = 32.0
+CHART_HEIGHT = 44.0
 
 
 def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
@@ -106,15 +106,22 @@ def _render_account(texts: Texts, figures: ChatFigures, stats: TurnStats) -> str
 
 
 def _render_speeds(texts: Texts, figures: ChatFigures) -> str:
-    """How quickly the reply is, or was, written, as a line; nothing where it would be none."""
+    """How quickly the reply is, or was, written, as a line over its axes; nothing where it would be none."""
     speeds, stats = figures.speeds, figures.stats
     if len(speeds) < 2 or stats is None or not stats.decode_tokens_per_s or not any(speed for _, speed in speeds):
         return ""
-    top, span_s = max(speed for _, speed in speeds), speeds[0][0]
+    lowest, top, span_s = min(speed for _, speed in speeds), max(speed for _, speed in speeds), speeds[0][0]
     points = [(1 - age_s / span_s, speed / top) for age_s, speed in speeds]
-    label = f"{texts.SPEEDS}: {texts.speed(stats.decode_tokens_per_s)}"
+    told = texts.speeds(lowest, top)
+    label = f"{texts.SPEEDS}: {told}. {texts.SPEED}: {texts.speed(stats.decode_tokens_per_s)}."
     chart = render_chart([Line(points, "mine")], label, height=CHART_HEIGHT)
-    return f'<div class="speeds">{chart}<p class="quiet">{texts.SPEEDS}</p></div>'
+    scale = f"<span>{texts.number(top, int(top < 10))}</span><span>0</span>"
+    end = texts.NOW if figures.status is not None else texts.AT_THE_END
+    return (
+        f'<div class="speeds"><p class="axis"><span>{texts.SPEEDS}</span><span>{told}</span></p>'
+        f'<div class="plot">{chart}<p class="scale" aria-hidden="true">{scale}</p></div>'
+        f'<p class="axis"><span>{texts.earlier(span_s)}</span><span>{end}</span></p></div>'
+    )
 
 
 def _render_memory(texts: Texts, report: CacheReport, session_id: str | None) -> str:

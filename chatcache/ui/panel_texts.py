@@ -64,6 +64,8 @@ class PanelTexts(Figures):
     THIS_REPLY = "This reply"
     WRITING = "Writing…"
     SPEEDS = "Tokens per second"
+    NOW = "now"
+    AT_THE_END = "at the end"
     LAST_REPLY = "The last reply"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "It was written by hand: the model computed nothing for it.",
@@ -199,6 +201,15 @@ class PanelTexts(Figures):
         if num_tokens is None:
             return "any context"
         return f"up to {self.tokens(num_tokens)}" if num_tokens else "no context at all"
+
+    def speeds(self, lowest: float, highest: float) -> str:
+        """`21.2 to 31.4`: of tokens per second."""
+        digits = 1 if highest < 100 else 0
+        return f"{self.number(lowest, digits)} to {self.number(highest, digits)}"
+
+    def earlier(self, seconds: float) -> str:
+        """Where an axis of time begins."""
+        return f"{self.whole_seconds(seconds)} earlier"
 
     def curves_in_words(self, curves: Sequence[tuple[str, int]], num_tokens: int) -> str:
         """For who does not see the plot: each kind with its bytes at the longest context."""

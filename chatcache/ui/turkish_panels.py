@@ -64,6 +64,8 @@ class TurkishPanels(PanelTexts):
     THIS_REPLY = "Bu yanıt"
     WRITING = "Yazılıyor…"
     SPEEDS = "Saniyede token"
+    NOW = "şimdi"
+    AT_THE_END = "sonunda"
     LAST_REPLY = "Son yanıt"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "Elle yazıldı: model bunun için hiçbir şey hesaplamadı.",
@@ -186,6 +188,13 @@ class TurkishPanels(PanelTexts):
         if num_tokens is None:
             return "her bağlam"
         return f"en çok {self.tokens(num_tokens)}" if num_tokens else "hiçbir bağlam"
+
+    def speeds(self, lowest: float, highest: float) -> str:
+        digits = 1 if highest < 100 else 0
+        return f"{self.number(lowest, digits)} ile {self.number(highest, digits)} arası"
+
+    def earlier(self, seconds: float) -> str:
+        return f"{self.whole_seconds(seconds)} önce"
 
     def curves_in_words(self, curves: Sequence[tuple[str, int]], num_tokens: int) -> str:
         ends = ", ".join(f"{kind} {self.size(num_bytes)}" for kind, num_bytes in curves)
