@@ -86,7 +86,7 @@ def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], s
     buttons = tip.locator("footer button").all()
     assert len(buttons) == 8
     is_narrow = page.viewport_size["width"] < 600  # type: ignore[index]
-    assert len({round(top_of(each)) for each in buttons}) == 1 + is_narrow, "on a phone each has a word"
+    assert len({round(top_of(each)) for each in buttons}) <= (3 if is_narrow else 1), "on a phone each has a word"
     if is_narrow:
         sizes = [each.evaluate("e => [e.offsetWidth, e.offsetHeight]") for each in buttons]
         assert min(map(min, sizes)) >= 40, "a finger hits it"
