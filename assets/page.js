@@ -73,7 +73,10 @@
 
   const start = () => {
     const toggle = document.querySelector("#sidebar .toggle-button");
-    if (!toggle?.parentElement.classList.contains("open")) return setTimeout(start, 20); // Gradio opens it at first
+    const brand = document.querySelector("#sidebar .brand");
+    if (!brand || !toggle?.parentElement.classList.contains("open")) return setTimeout(start, 20); // Gradio opens it at first
+    toggle.title = brand.dataset.toggle; // Gradio names it in English alone
+    toggle.setAttribute("aria-label", toggle.title);
     leaveRoomForTheChat(toggle);
   };
   start();

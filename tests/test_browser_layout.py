@@ -119,10 +119,10 @@ def test_a_notice_does_not_cover_the_end_of_the_conversation(screen: tuple[Page,
 
 
 def test_the_closed_lists_button_stands_beside_the_title(screen: tuple[Page, Texts], site: Site) -> None:
-    page, _ = screen
+    page, texts = screen
     session = site.service.create_session(title="How does one find a number in a sorted list of a million numbers?")
     page.goto(site.address(session.id))
-    toggle, title = page.locator("#sidebar .toggle-button"), page.locator("#title h1")
+    toggle, title = button(page, texts.TOGGLE_SIDEBAR), page.locator("#title h1")
     expect(title).to_be_visible()
     if page.locator("#sidebar.open").count():
         toggle.click()

@@ -19,9 +19,11 @@ from services import open_service
 
 from chatcache.errors import ChatCacheError
 from chatcache.loader import LoadedModel
+from chatcache.told import Told
 from chatcache.ui import app, waiting_page
 from chatcache.ui.app import PageServer
 from chatcache.ui.waiting_page import WaitingPage
+from storage.sentence import Sentence
 
 WAIT_S = 30
 
@@ -53,6 +55,10 @@ def test_it_says_in_the_browsers_language_that_the_page_will_come_and_what_takes
         assert 'lang="tr"' in said(listener, "/tr/?session=1")
         waiting.say("Converting <model> …")
         assert '<p lang="en">Converting &lt;model&gt; …</p>' in said(listener)
+        assert '<p lang="en">Converting &lt;model&gt; …</p>' in said(listener, language="tr-TR,tr;q=0.9")
+        waiting.say(Sentence("Downloading a<b>, once …", Told.DOWNLOADING, name="a<b>"))
+        assert '<p lang="en">Downloading a&lt;b&gt;, once …</p>' in said(listener)
+        assert '<p lang="tr">a&lt;b&gt; bir kez indiriliyor…</p>' in said(listener, language="tr-TR,tr;q=0.9")
 
 
 def test_who_says_nothing_or_nonsense_keeps_nobody_waiting(listener: socket.socket) -> None:

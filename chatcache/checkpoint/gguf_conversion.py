@@ -24,6 +24,8 @@ from chatcache.errors import ModelLoadError, StorageError
 from chatcache.first_sentence import first_sentence
 from chatcache.library_calls import quiet_transformers
 from chatcache.out_of_memory import is_out_of_memory
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 MANIFEST_NAME = "chatcache-manifest.json"
 MANIFEST_FORMAT = 1
@@ -47,7 +49,8 @@ def ensure_converted(
             damage = damage_of(folder, digests)
             if damage is not None:
                 if folder.exists():
-                    progress(f"The converted model in {folder} {damage}. It is converted again.")
+                    again = f"The converted model in {folder} {damage}. It is converted again."
+                    progress(Sentence(again, Told.CONVERTED_AGAIN, folder=str(folder)))
                 _replace(folder, gguf_file, dtype, progress)
     except OSError as error:
         raise StorageError(_cannot_write(models_dir, f"{error.strerror or error}.")) from error
@@ -118,7 +121,7 @@ def _lock(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        progress("Another process is converting this model; waiting for it.")
+        progress(Sentence("Another process is converting this model; waiting for it.", Told.CONVERTED_ELSEWHERE))
         try:
             lock.acquire(timeout=LOCK_TIMEOUT_S)
         except Timeout as error:
@@ -130,7 +133,8 @@ def _lock(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
 
 
 def _replace(folder: Path, gguf_file: Path, dtype: torch.dtype, progress: Callable[[str], None]) -> None:
-    progress(f"Converting {gguf_file.name}, once; later starts use the result …")
+    sentence = f"Converting {gguf_file.name}, once; later starts use the result …"
+    progress(Sentence(sentence, Told.CONVERTING, name=gguf_file.name))
     started = time.monotonic()
     temporary = folder.with_name(f"{folder.name}{PARTIAL_SUFFIX}")
     for leftover in (temporary, folder):
@@ -145,7 +149,8 @@ def _replace(folder: Path, gguf_file: Path, dtype: torch.dtype, progress: Callab
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    progress(f"Converted in {time.monotonic() - started:.0f} s.")
+    seconds = round(time.monotonic() - started)
+    progress(Sentence(f"Converted in {seconds} s.", Told.CONVERTED_MODEL, seconds=seconds))
 
 
 def _convert(gguf_file: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -15,6 +15,8 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 from chatcache.checkpoint.weight_files import weight_files
 from chatcache.errors import ModelLoadError
 from chatcache.first_sentence import first_sentence
+from chatcache.told import Told
+from storage.sentence import Sentence
 
 TIMEOUT_S = 10.0
 TEXT_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -48,7 +50,7 @@ def ensure_downloaded(repo_id: str, progress: Callable[[str], None]) -> Path:
             f'There is no local folder "{repo_id}", it was not downloaded before, and the hub cannot be reached '
             f"({first_sentence(error).rstrip('.')}). Go online once, or choose a local folder or a .gguf with --model."
         ) from error
-    progress(f"Downloading {repo_id}, once …")
+    progress(Sentence(f"Downloading {repo_id}, once …", Told.DOWNLOADING, name=repo_id))
     try:
         return _snapshot(repo_id, _weight_pattern(repo_id, names), local_files_only=False)
     except Exception as error:  # the HTTP client's, the hub's, the disk's

@@ -103,7 +103,7 @@ def _lay_out_state() -> dict[str, Any]:
 
 
 def _lay_out_sidebar(texts: Texts) -> dict[str, Any]:
-    gr.HTML(f'<p class="brand">{texts.APP_NAME}</p>', js_on_load=None)
+    gr.HTML(f'<p class="brand" data-toggle="{texts.TOGGLE_SIDEBAR}">{texts.APP_NAME}</p>', js_on_load=None)
     made: dict[str, Any] = {}
     with gr.Row(elem_id="beginnings"):
         made["new_chat"] = gr.Button(texts.NEW_CHAT, variant="primary", min_width=0, elem_id="new-chat")

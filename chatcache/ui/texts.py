@@ -53,6 +53,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
         "Its address leads back to it until then."
     )
     GONE = "The temporary chat is gone; nothing of it was stored."
+    TOGGLE_SIDEBAR = "Toggle Sidebar"
     SEARCH_CHATS = "Search chats"
     CHATS = "Chats"
     RENAME = "Rename"

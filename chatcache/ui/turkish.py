@@ -56,6 +56,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
         "O zamana dek adresi ona geri götürür."
     )
     GONE = "Geçici sohbet artık yok; ondan hiçbir şey saklanmamıştı."
+    TOGGLE_SIDEBAR = "Kenar çubuğunu aç ya da kapat"
     SEARCH_CHATS = "Sohbetlerde ara"
     CHATS = "Sohbetler"
     RENAME = "Yeniden adlandır"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from chatcache.told import Told
+from chatcache.ui.starting_texts import TURKISH_STEPS
 from chatcache.ui.turkish_refusals import TurkishRefusals
 from storage.sentence import Fact, Sentence
 from storage.told import FileTold, SaveTold
@@ -16,6 +17,7 @@ class TurkishTold(TurkishRefusals):
     """See the module."""
 
     TOLD: ClassVar[Mapping[str, str]] = {
+        **TURKISH_STEPS,
         Told.CONVERTED: "Bu sohbetin önbelleği bundan sonra {kind} olarak tutuluyor; hiçbir şey yeniden hesaplanmıyor.",
         Told.KIND_REFUSED: "Bu sohbetin {kind} önbellek türü burada kullanılamıyor; yerine {default} kullanılıyor.",
         Told.CANNOT_GUESS: "İstemden tahmin kapalı: yanlış bir tahmin bu sohbetin önbelleğinden geri alınamazdı.",

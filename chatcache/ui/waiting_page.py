@@ -16,7 +16,7 @@ from types import TracebackType
 
 from chatcache.errors import ChatCacheError
 from chatcache.ui.language import preferred_language
-from chatcache.ui.starting_texts import StartingTexts, TurkishStarting
+from chatcache.ui.starting_texts import StartingTexts, TurkishStarting, step_in
 
 REQUEST_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 30.0
@@ -59,7 +59,7 @@ class WaitingPage:
         self.close()
 
     def say(self, step: str) -> None:
-        """What takes long just now, as a sentence of the terminal's: it has no other language."""
+        """What takes long just now. It is in English where the page's language has no words for it."""
         self._step = step
 
     def close(self) -> None:
@@ -106,5 +106,7 @@ class WaitingPage:
         language = preferred_language(headers.get("accept-language", ""), tuple(_LANGUAGES))
         named = [each for each in _LANGUAGES if f" /{each}/" in request]  # a page that was open in that language
         texts = _LANGUAGES[named[0] if named else language]
-        step = f'<p lang="en">{html.escape(self._step)}</p>' if self._step else ""
+        step, own = "", step_in(texts.LANGUAGE, self._step)
+        if self._step:
+            step = f'<p lang="{texts.LANGUAGE if own else "en"}">{html.escape(own or self._step)}</p>'
         return _MARKUP.format(language=texts.LANGUAGE, title=texts.STARTING, detail=texts.STARTING_DETAIL, step=step)
