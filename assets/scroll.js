@@ -16,12 +16,28 @@
   const look = () => {
     atEnd = talk().scrollHeight - talk().scrollTop - talk().clientHeight < NEAR_PX;
   };
+  // Where it cannot be scrolled far enough, there is room above or below the messages until something else is shown.
+  const room = { above: 0, below: 0 };
+  const makeRoom = (above, below) => {
+    Object.assign(room, { above, below });
+    const transcript = document.getElementById("transcript");
+    if (transcript) Object.assign(transcript.style, { marginTop: `${above}px`, marginBottom: `${below}px` });
+  };
+  const keepHeld = () => {
+    const sunk = () => (topOf(held.position) ?? held.top) - held.top;
+    talk().scrollTop += sunk();
+    const left = Math.round(sunk());
+    if (!left) return;
+    const above = Math.max(0, room.above - left);
+    makeRoom(above, room.below + left - (room.above - above));
+    talk().scrollTop += sunk();
+  };
   const settle = () => {
     const found = soughtArticle();
     if (found) {
       const { top, height } = talk().getBoundingClientRect();
       talk().scrollTop += found.getBoundingClientRect().top - top - ABOVE * height;
-    } else if (held) talk().scrollTop += (topOf(held.position) ?? held.top) - held.top;
+    } else if (held) keepHeld();
     else if (atEnd) talk().scrollTop = talk().scrollHeight;
   };
   const letGo = () => {
@@ -36,6 +52,7 @@
     toEnd: () => {
       held = null;
       sought = "";
+      makeRoom(0, 0);
       chatcache.unmark();
       atEnd = true;
     },

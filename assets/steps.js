@@ -1,8 +1,9 @@
 // The arrows between the versions of a message. Each click is one step, however fast: one that comes before the last step
-// is shown waits for it, and goes on from what is shown then.
+// is shown waits for it, and goes on from what is shown then. Those that wait for one that is refused are forgotten.
 (() => {
   const { chatcache } = window;
-  const MOST_MS = 10000; // what is not shown by then was refused
+  const MOST_MS = 10000; // for an answer
+  const SHOWN_MS = 2000; // for what was answered to be shown; where there is no version to step to, nothing is
   let step = null; // { id, position, tell, waiting, ending }: the one that is not shown yet, and the clicks after it
 
   const end = () => {
@@ -26,6 +27,13 @@
         return begin(shown.dataset.id, position, tell, action, waiting);
       }
     }
+  };
+
+  chatcache.answered = (isRefused) => {
+    if (!step) return;
+    clearTimeout(step.ending);
+    if (isRefused) end();
+    else step.ending = setTimeout(end, SHOWN_MS);
   };
 
   // `tell` asks the server for a step.

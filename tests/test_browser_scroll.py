@@ -7,6 +7,8 @@ from browser import SHORT, STORY, Site, button, open_chat, replies, say
 from playwright.sync_api import Locator, Page, ViewportSize, expect
 
 from chatcache.stats import Sampling
+from chatcache.ui.actions import Actions
+from chatcache.ui.handlers import Refusal
 from chatcache.ui.texts import ENGLISH as texts
 
 pytestmark = pytest.mark.browser
@@ -14,6 +16,10 @@ pytestmark = pytest.mark.browser
 QUESTIONS = tuple(f"Question {number}." for number in range(5))
 LOW: ViewportSize = {"width": 1280, "height": 440}
 """A window in which few messages are seen at once."""
+
+
+def refuse(_actions: Actions, _session_id: str) -> None:
+    raise Refusal(texts.BUSY)
 
 
 def top_of(locator: Locator) -> float:
@@ -42,6 +48,40 @@ def test_quick_clicks_on_an_arrow_are_one_step_each(page: Page, site: Site) -> N
     button(page, "Next reply").click(click_count=3)
     expect(page.get_by_text("5 of 5")).to_be_visible()
     assert site.service.get_session(session_id).tip_id == site.service.alternatives(reply_id)[-1].id
+
+
+def test_in_a_chat_too_short_to_scroll_the_arrows_stay_where_they_are_clicked(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    reply_id = site.service.messages(session_id)[-1].id
+    for text in ("A longer one.\n\nIt has three paragraphs.\n\nThis is the last one.", "Short.", "Two.\n\nOf them."):
+        site.service.edit(reply_id, text)
+    expect(page.get_by_text("4 of 4")).to_be_visible()
+    arrow = button(page, "Previous reply")
+    top = top_of(arrow)
+    for name, number in (("Previous reply", 3), ("Previous reply", 2), ("Previous reply", 1), ("Next reply", 2)):
+        button(page, name).click()
+        expect(page.get_by_text(f"{number} of 4")).to_be_visible()
+        page.wait_for_timeout(200)
+        assert abs(top_of(arrow) - top) < 2, number
+    say(page, "Two.")
+    expect(replies(page)).to_have_count(2)
+    assert page.locator("#transcript").evaluate("e => [e.style.marginTop, e.style.marginBottom]") == ["0px", "0px"]
+
+
+def test_a_step_that_is_refused_holds_no_later_one(page: Page, site: Site) -> None:
+    page.add_init_script(
+        "const soon = setTimeout; setTimeout = (call, ms, ...rest) => (ms < 10000 ? soon(call, ms, ...rest) : 0);"
+    )
+    session_id = open_chat(page, site, SHORT, "One.")
+    reply_id = site.service.messages(session_id)[-1].id
+    site.service.edit(reply_id, "By hand.")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Actions, "_refuse_if_busy", refuse)
+        button(page, "Previous reply").click()
+        expect(page.get_by_role("alert")).to_contain_text(texts.BUSY)
+    button(page, "Previous reply").click()
+    expect(page.get_by_text("1 of 2")).to_be_visible()
 
 
 def test_a_double_click_regenerates_once(page: Page, site: Site) -> None:

@@ -59,8 +59,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
         begin = f"() => {{ window.chatcache.go('', {is_temporary}); }}"
         button.click(None, js=begin, show_progress="hidden", api_visibility="private")
 
-    def on(trigger: Any, handler: Callable[..., Any], *inputs: Any) -> None:
-        trigger(handler, list(inputs), changed, **QUIET)
+    def on(trigger: Any, handler: Callable[..., Any], *inputs: Any) -> Any:
+        return trigger(handler, list(inputs), changed, **QUIET)
 
     on(page.chats.act, lists.act, place, page.shelf)
     on(page.bin.click, lists.turn, page.shelf)
@@ -69,7 +69,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     on(page.transcript.act, actions.act, place, seen, ticket, message)
     # A step may be shown, and the next one asked for, before Gradio has heard that the handler has ended.
     step = partial(page.transcript.step, trigger_mode="multiple")
-    on(step, actions.act, place, seen, ticket, message)
+    answered = on(step, actions.act, place, seen, ticket, message)
+    answered.then(None, page.notice, js=SAY_ANSWERED, show_progress="hidden", api_visibility="private")
     on(page.notice.act, actions.act, place, seen, ticket, message)
     on(page.rename.click, actions.begin_rename, place)
     on(partial(gr.on, [page.save_title.click, page.new_title.submit]), actions.rename, place, page.new_title)
@@ -114,6 +115,9 @@ QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "
 
 SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 """Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
+
+SAY_ANSWERED = "(notice) => { window.chatcache.answered((notice ?? '').includes('notice error')); }"
+"""What the server said to a step between versions: with what is on the page then, a step is refused or not."""
 
 FOLLOWED = (
     "seen", "used", "title", "session_tools", "pin", "transcript", "live", "loading", "notice", "message", "send",
