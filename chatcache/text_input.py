@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import regex  # type: ignore[import-untyped, unused-ignore]
 
+from chatcache.attached import parts_of
 from chatcache.errors import InvalidInputError, Reason
 
 _LINE_ENDS = re.compile(r"\r\n?")
@@ -48,8 +49,11 @@ def clean_query(query: str | None) -> str | None:
 
 
 def title_from(text: str) -> str:
-    """A title made from the first message: its first line with words in it, cut between words."""
-    line = next((clean_title(line) for line in text.splitlines() if _is_visible(line)), "")
+    """A title made from the first message: its first line with words in it, cut between words. Files in it do not count
+    where the person wrote anything besides."""
+    written = "\n".join(part for part in parts_of(text) if isinstance(part, str))
+    lines = (written if _is_visible(written) else text).splitlines()
+    line = next((clean_title(line) for line in lines if _is_visible(line)), "")
     if len(line) <= _TITLE_CHARACTERS:
         return line
     cut = line[:_TITLE_CHARACTERS]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markup import assert_harmless, user
 
-from chatcache.ui.attached import AttachedFile, parts_of
+from chatcache.attached import AttachedFile, parts_of
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.transcript import render_transcript
 

@@ -69,6 +69,17 @@ def test_a_chat_can_be_read_stopped_and_left_while_the_model_is_loading(
     expect(box(page)).to_have_value("a draft")
 
 
+def test_the_memory_plan_says_that_it_waits_for_the_model_and_comes_with_it(
+    page: Page, site: Site, weights: HeldWeights
+) -> None:
+    page.goto(site.url)
+    expect(page.locator("#loading")).to_contain_text(ENGLISH.LOADING)
+    button(page, ENGLISH.PLAN).click()
+    expect(page.locator("#planned")).to_have_text(ENGLISH.PLAN_WAITS)
+    weights.arrive()
+    expect(page.locator("#planned .verdict")).to_be_visible()
+
+
 def test_in_turkish_it_is_said_in_turkish(browser: Browser, site: Site, weights: HeldWeights) -> None:
     context = browser.new_context(locale="tr-TR")
     page = context.new_page()

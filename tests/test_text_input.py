@@ -49,6 +49,12 @@ def test_a_title_is_the_first_line_with_words_cut_between_words() -> None:
     assert title_from("x" * 100) == "x" * 60 + "…"
 
 
+def test_a_message_with_a_file_is_titled_by_what_was_written_and_else_by_the_files_name() -> None:
+    file = "notes.md\n```md\n# Ferries\n```"
+    assert title_from(f"{file}\n\nWhat do my notes say?") == "What do my notes say?"
+    assert title_from(f"\n{file}\n") == "notes.md"
+
+
 def test_a_given_title_is_one_line_of_bounded_length() -> None:
     assert clean_title(" two\nlines\x00 ") == "two lines"
     assert len(clean_title("t" * 5000)) == 200

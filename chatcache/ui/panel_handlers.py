@@ -11,7 +11,7 @@ from chatcache.errors import NotFoundError
 from chatcache.first_sentence import first_sentence
 from chatcache.ui.handlers import Handlers, Updates, said_if_refused, told
 from chatcache.ui.place import Place
-from chatcache.ui.plan_panel import render_plan
+from chatcache.ui.plan_panel import render_plan, render_plan_waiting
 from chatcache.ui.storage_panel import (
     NUM_CHATS_SHOWN,
     StoredChat,
@@ -61,11 +61,18 @@ class PanelHandlers(Handlers):
             waits = {self._page.side.storage.content: render_waiting(self._texts)}
             yield self.nothing() if self._service.is_closed else self.refuse(error) | waits
 
-    @said_if_refused
-    def show_plan(self, context_tokens: float, num_chats: float | None, kind: str) -> Updates:
-        """The plan for what the fields say."""
-        outlook = self._service.memory_plan(int(context_tokens), int(num_chats or 1), kind)
-        return {self._page.side.plan.content: render_plan(self._texts, outlook)}
+    async def show_plan(self, context_tokens: float, num_chats: float | None, kind: str) -> AsyncIterator[Updates]:
+        """The plan for what the fields say; until the model is loaded, that it waits for that."""
+        content = self._page.side.plan.content
+        try:
+            if self._service.loading is not None:
+                yield {content: render_plan_waiting(self._texts)} | self.nothing()
+            while self._service.loading is not None:
+                await asyncio.sleep(PROGRESS_INTERVAL_S)
+            outlook = self._service.memory_plan(int(context_tokens), int(num_chats or 1), kind)
+            yield {content: render_plan(self._texts, outlook)} | self.nothing()
+        except Exception as error:
+            yield {content: ""} | (self.nothing() if self._service.is_closed else self.refuse(error))
 
     def _drop(self, sent: object, session_id: str) -> Updates:
         if self._service.active_turn(session_id) is not None:

@@ -94,6 +94,7 @@ class PanelTexts(Figures):
     IN_THE_BIN = "in the bin"
 
     PLAN = "Memory plan"
+    PLAN_WAITS = "The plan is shown here once the model is loaded."
     PLAN_CONTEXT = "Context in tokens"
     PLAN_CHATS = "Chats at once"
     PLAN_KIND = "With cache kind"

@@ -12,6 +12,11 @@ from chatcache.ui.texts import Texts
 NUM_STYLES = 5
 
 
+def render_plan_waiting(texts: Texts) -> str:
+    """The panel until the model is loaded."""
+    return f'<p class="quiet" role="status">{texts.PLAN_WAITS}</p>'
+
+
 def render_plan(texts: Texts, outlook: MemoryOutlook) -> str:
     """Verdict, advice, a plot with its table, the bill in every kind that can be had, and why the others cannot."""
     plan, memory = outlook.plan, outlook.plan.request.memory_bytes or 0

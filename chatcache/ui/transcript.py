@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from chatcache.attached import AttachedFile, parts_of
 from chatcache.reports import TurnDetails
 from chatcache.stats import TurnStats
-from chatcache.ui.attached import AttachedFile, parts_of
 from chatcache.ui.code import render_code
 from chatcache.ui.markdown import GrowingMarkdown, render_markdown, render_plain
 from chatcache.ui.message_controls import (

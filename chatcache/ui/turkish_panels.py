@@ -95,6 +95,7 @@ class TurkishPanels(PanelTexts):
     IN_THE_BIN = "çöp kutusunda"
 
     PLAN = "Bellek planı"
+    PLAN_WAITS = "Plan, model yüklenince burada gösterilir."
     PLAN_CONTEXT = "Bağlam (token)"
     PLAN_CHATS = "Aynı anda sohbet"
     PLAN_KIND = "Hangi önbellekle"
