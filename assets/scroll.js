@@ -1,18 +1,32 @@
 // Where the conversation is scrolled to. New text is followed as long as the reader is at its end, or has asked for it. A
 // message in whose place another version is to be shown keeps its arrows where they are on screen. One that was looked for
-// stands near the top, whatever comes above and below it, until the person moves.
+// stands near the top, or in a long one the word that was looked for, whatever comes above and below, until the person moves.
 (() => {
   const { chatcache } = window;
   const NEAR_PX = 80;
   const ABOVE = 0.15; // of the height: what stands above a message that was looked for
   let atEnd = true;
   let held = null; // { position, top }
-  let sought = ""; // the id of a message
+  let sought = null; // { id, word }: a message, and what it was found by
+  let word = "";
 
   const talk = () => document.getElementById("conversation");
   const topOf = (position) =>
     document.querySelector(`#transcript article[data-position="${position}"] .versions`)?.getBoundingClientRect().top;
-  const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought)}"]`);
+  const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought.id)}"]`);
+  // Where the word stands in a message, unless that is seen anyway, together with the message's beginning, or folded away.
+  const wordIn = (article) => {
+    const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
+    while (sought.word && texts.nextNode()) {
+      const start = texts.currentNode.data.indexOf(sought.word);
+      if (start < 0) continue;
+      const range = document.createRange();
+      range.setStart(texts.currentNode, start);
+      const { top, height } = range.getBoundingClientRect();
+      return height && top - article.getBoundingClientRect().top > talk().clientHeight / 2 ? range : null;
+    }
+    return null;
+  };
   const look = () => {
     atEnd = talk().scrollHeight - talk().scrollTop - talk().clientHeight < NEAR_PX;
   };
@@ -26,22 +40,23 @@
   const keepHeld = () => {
     const sunk = () => (topOf(held.position) ?? held.top) - held.top;
     talk().scrollTop += sunk();
+    makeRoom(Math.max(0, room.above - Math.round(sunk())), room.below);
     const left = Math.round(sunk());
-    if (!left) return;
-    const above = Math.max(0, room.above - left);
-    makeRoom(above, room.below + left - (room.above - above));
-    talk().scrollTop += sunk();
+    if (left <= 0) return;
+    const end = document.getElementById("transcript").getBoundingClientRect().bottom + room.below;
+    makeRoom(room.above, room.below + left + Math.max(0, talk().getBoundingClientRect().bottom - end));
+    talk().scrollTop += left;
   };
   const settle = () => {
     const found = soughtArticle();
     if (found) {
       const { top, height } = talk().getBoundingClientRect();
-      talk().scrollTop += found.getBoundingClientRect().top - top - ABOVE * height;
+      talk().scrollTop += (wordIn(found) ?? found).getBoundingClientRect().top - top - ABOVE * height;
     } else if (held) keepHeld();
     else if (atEnd) talk().scrollTop = talk().scrollHeight;
   };
   const letGo = () => {
-    if (soughtArticle()) sought = "";
+    if (soughtArticle()) sought = null;
     if (!held) return;
     held = null;
     look();
@@ -51,15 +66,19 @@
     // To the end, once what was asked for is shown.
     toEnd: () => {
       held = null;
-      sought = "";
+      sought = null;
       makeRoom(0, 0);
       chatcache.unmark();
       atEnd = true;
     },
-    // To a message, once it is shown.
+    // To a message, once it is shown; `expectWord` says by what the next one was found.
     seek: (id) => {
-      sought = id;
+      sought = { id, word };
+      word = "";
       settle();
+    },
+    expectWord: (found) => {
+      word = found;
     },
     hold: (position) => {
       if (held?.position !== position) held = { position, top: topOf(position) };

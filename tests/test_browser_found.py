@@ -85,6 +85,16 @@ def test_a_hit_far_up_in_a_long_chat_is_shown_where_it_stands_until_the_person_g
     assert not is_marked(found)
 
 
+def test_in_a_message_longer_than_the_screen_the_word_is_shown(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    much = "A paragraph.\n\n" * 60
+    site.service.edit(site.service.messages(session_id)[1].id, f"{much}Here stands a **curlew**.\n\n{much}")
+    long = site.service.messages(session_id)[1]
+    find(page, "curlew").click()
+    expect(message(page, long.id)).to_be_focused()
+    expect(page.locator("#transcript strong")).to_be_in_viewport(ratio=1)
+
+
 def test_a_hit_in_another_version_shows_that_version_and_the_way_back(page: Page, site: Site) -> None:
     session_id = open_chat(page, site, SHORT, "One.", "Two.")
     shown_before = site.service.messages(session_id)

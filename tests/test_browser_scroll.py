@@ -70,7 +70,7 @@ def test_in_a_chat_too_short_to_scroll_the_arrows_stay_where_they_are_clicked(pa
 
 def test_a_step_that_is_refused_holds_no_later_one(page: Page, site: Site) -> None:
     page.add_init_script(
-        "const soon = setTimeout; setTimeout = (call, ms, ...rest) => (ms < 10000 ? soon(call, ms, ...rest) : 0);"
+        "const soon = setTimeout; setTimeout = (call, ms, ...rest) => (ms >= 10000 ? 0 : soon(call, ms, ...rest));"
     )
     session_id = open_chat(page, site, SHORT, "One.")
     reply_id = site.service.messages(session_id)[-1].id
