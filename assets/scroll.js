@@ -14,16 +14,17 @@
   const topOf = (position) =>
     document.querySelector(`#transcript article[data-position="${position}"] .versions`)?.getBoundingClientRect().top;
   const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought.id)}"]`);
-  // Where the word stands in a message, unless that is seen anyway, together with the message's beginning, or folded away.
+  // Where the word stands in a reply, unless that is seen anyway, together with its beginning.
   const wordIn = (article) => {
-    const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
-    while (sought.word && texts.nextNode()) {
+    const prose = sought.word && article.querySelector(".prose");
+    const texts = prose && document.createTreeWalker(prose, NodeFilter.SHOW_TEXT);
+    while (texts?.nextNode()) {
       const start = texts.currentNode.data.indexOf(sought.word);
       if (start < 0) continue;
       const range = document.createRange();
       range.setStart(texts.currentNode, start);
-      const { top, height } = range.getBoundingClientRect();
-      return height && top - article.getBoundingClientRect().top > talk().clientHeight / 2 ? range : null;
+      const isFarDown = range.getBoundingClientRect().top - article.getBoundingClientRect().top > talk().clientHeight / 2;
+      return isFarDown ? range : null;
     }
     return null;
   };

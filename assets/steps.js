@@ -2,8 +2,7 @@
 // is shown waits for it, and goes on from what is shown then. Those that wait for one that is refused are forgotten.
 (() => {
   const { chatcache } = window;
-  const MOST_MS = 10000; // for an answer
-  const SHOWN_MS = 2000; // for what was answered to be shown; where there is no version to step to, nothing is
+  const MOST_MS = 10000; // what is not shown by then has come to nothing
   let step = null; // { id, position, tell, waiting, ending }: the one that is not shown yet, and the clicks after it
 
   const end = () => {
@@ -29,11 +28,8 @@
     }
   };
 
-  chatcache.answered = (isRefused) => {
-    if (!step) return;
-    clearTimeout(step.ending);
-    if (isRefused) end();
-    else step.ending = setTimeout(end, SHOWN_MS);
+  chatcache.refused = () => {
+    if (step) end();
   };
 
   // `tell` asks the server for a step.

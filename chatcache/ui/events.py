@@ -70,7 +70,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     # A step may be shown, and the next one asked for, before Gradio has heard that the handler has ended.
     step = partial(page.transcript.step, trigger_mode="multiple")
     answered = on(step, actions.act, place, seen, ticket, message)
-    answered.then(None, page.notice, js=SAY_ANSWERED, show_progress="hidden", api_visibility="private")
+    answered.then(None, page.notice, js=SAY_IF_REFUSED, show_progress="hidden", api_visibility="private")
     on(page.notice.act, actions.act, place, seen, ticket, message)
     on(page.rename.click, actions.begin_rename, place)
     on(partial(gr.on, [page.save_title.click, page.new_title.submit]), actions.rename, place, page.new_title)
@@ -116,8 +116,8 @@ QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "
 SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 """Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
 
-SAY_ANSWERED = "(notice) => { window.chatcache.answered((notice ?? '').includes('notice error')); }"
-"""What the server said to a step between versions: with what is on the page then, a step is refused or not."""
+SAY_IF_REFUSED = "(notice) => { if (notice?.includes('notice error')) window.chatcache.refused(); }"
+"""After a step between versions: the notice says whether it was refused."""
 
 FOLLOWED = (
     "seen", "used", "title", "session_tools", "pin", "transcript", "live", "loading", "notice", "message", "send",
