@@ -74,7 +74,7 @@ def test_the_memory_plan_says_that_it_waits_for_the_model_and_comes_with_it(
 ) -> None:
     page.goto(site.url)
     expect(page.locator("#loading")).to_contain_text(ENGLISH.LOADING)
-    button(page, ENGLISH.PLAN).click()
+    page.get_by_role("button", name=ENGLISH.PLAN).click()
     expect(page.locator("#planned")).to_have_text(ENGLISH.PLAN_WAITS)
     weights.arrive()
     expect(page.locator("#planned .verdict")).to_be_visible()
