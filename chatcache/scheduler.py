@@ -151,11 +151,12 @@ class Scheduler:
         return bool(self._waiting) and not self._is_held
 
     def _answer_calls(self) -> None:
-        while True:
-            with self._changed:
-                if not self._calls:
-                    return
-                fn, future = self._calls.popleft()
+        """Those that were made so far: whoever calls again at once waits for a step first, or jobs would never get one
+        where several do."""
+        with self._changed:
+            calls, self._calls = self._calls, deque()
+        while calls:
+            fn, future = calls.popleft()
             try:
                 future.set_result(fn())
             except BaseException as error:

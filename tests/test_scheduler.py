@@ -147,6 +147,24 @@ def test_a_call_runs_between_two_steps_on_the_model_thread(scheduler: Scheduler)
     assert not job.ended.is_set()
 
 
+def test_steps_go_on_however_many_threads_call_again_and_again(scheduler: Scheduler) -> None:
+    job = Countdown("one", [], num_steps=3)
+
+    def call() -> None:
+        while not job.ended.is_set():
+            scheduler.call(lambda: time.sleep(0.02))  # meanwhile the others have called again
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    scheduler.submit(job)
+    has_ended = job.ended.wait(TIMEOUT_S)
+    job.ended.set()
+    for caller in callers:
+        caller.join(TIMEOUT_S)
+    assert has_ended
+
+
 def test_jobs_and_calls_run_in_inference_mode(scheduler: Scheduler) -> None:
     modes: list[bool] = []
     run(scheduler, Countdown("a", [], 2, on_step=lambda: modes.append(torch.is_inference_mode_enabled())))
