@@ -213,7 +213,12 @@ def test_a_run_is_what_single_choices_give() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("llama-gqa", "dynamic"), ("gemma3", "quantized-int8"), ("llama-gqa", "quantized-int4")]
+    ("name", "kind"),
+    [
+        ("llama-gqa", "dynamic"),
+        ("llama-gqa", "quantized-int4"),
+        pytest.param("gemma3", "quantized-int8", marks=pytest.mark.slow),
+    ],
 )
 def test_wrong_guesses_leave_no_trace_in_any_layer(name: str, kind: str, tiny_llama: LoadedModel) -> None:
     """Two runs with the same numbers of tokens in each forward, and other wrong guesses. Past a flush."""

@@ -87,7 +87,10 @@ def segment_names(data_dir: Path) -> set[str]:
     return {path.name for path in (data_dir / "segments").glob("*.safetensors")}
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [each if each in ("one weight", "owner") else pytest.param(each, marks=pytest.mark.slow) for each in CHANGES],
+)
 def test_another_model_owner_or_way_of_computing_reuses_nothing_and_costs_nothing(
     change: str, folder: Path, tmp_path: Path
 ) -> None:

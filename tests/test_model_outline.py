@@ -121,6 +121,7 @@ def test_a_memory_that_holds_anything_else_costs_time_only(
     assert len(times_read) == 3
 
 
+@pytest.mark.slow
 def test_to_read_a_remembered_model_nothing_is_imported_that_computes(folder: Path) -> None:
     outline_of(folder)
     program = (

@@ -301,7 +301,7 @@ def failing_writes(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> Iterator[l
         yield counted
 
 
-@pytest.mark.parametrize("num_places", [4, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_places", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_an_allocation_that_fails_anywhere_changes_no_reply(
     loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_places: int
 ) -> None:

@@ -52,7 +52,7 @@ def stopped_at(event: str, about: str, number: int, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["argparse", "platformdirs", "torch._C"])
+@pytest.mark.parametrize("module", ["argparse", "platformdirs", pytest.param("torch._C", marks=pytest.mark.slow)])
 def test_a_signal_during_the_imports_is_one_sentence(module: str, number: signal.Signals, tmp_path: Path) -> None:
     said = stopped_at("import", module, number, "--port=0", f"--data-dir={tmp_path}")
     assert said.endswith(STOPPED_EARLY)
