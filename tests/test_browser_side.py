@@ -19,9 +19,11 @@ def unfold(page: Page, name: str) -> None:
 
 
 def unfold_settings(page: Page) -> None:
-    """Until they are filled with what is stored: `open_chat` gives a reply some tokens at most."""
+    """Until they are filled with what is stored: `open_chat` gives a reply some tokens at most. Gradio fills one field
+    after the other, and what is typed into one before that is lost."""
     unfold(page, texts.SETTINGS)
     expect(field(page, "max_new_tokens")).not_to_have_value("")
+    page.wait_for_timeout(300)
 
 
 def field(page: Page, name: str) -> Locator:
@@ -111,7 +113,7 @@ def test_two_tabs_stay_in_step_and_neither_takes_away_what_the_other_types(
     unfold_settings(page)
     second_page.goto(site.address(session_id))
     expect(replies(second_page)).to_have_count(1)
-    unfold(second_page, texts.SETTINGS)
+    unfold_settings(second_page)
     expect(field(second_page, "max_new_tokens")).to_have_value("6")
     field(second_page, "system_prompt").press_sequentially("Half a sen")
     field(page, "max_new_tokens").fill("5")
