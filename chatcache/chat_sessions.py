@@ -114,7 +114,7 @@ class ChatSessions(ChatCaches):
                 raise SessionBusyError(
                     "This reply is still being written. Stop it or wait, then fork.", Reason.BUSY_TO_FORK
                 )
-            return self._store.fork(self._owner, message.id, title_suffix=" (fork)" if session.title else "")
+            return self._store.fork(self._owner, message.id)
 
     def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:
         """A chat as text: JSON with the whole tree, settings, times and ids; Markdown with the current branch.

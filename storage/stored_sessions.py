@@ -21,6 +21,7 @@ from storage.chat_rows import (
     utc_now,
 )
 from storage.chat_search import ChatSearch, FoundSession, terms_of
+from storage.copy_titles import next_title, split_number
 from storage.database import Database
 from storage.errors import InvalidRecordError
 from storage.message_tree import read_branch
@@ -145,8 +146,9 @@ class StoredSessions(SessionPlaces):
             num_sessions, num_deleted = db.execute(sessions).one()
             return StoreCounts(num_sessions, num_deleted, db.scalars(messages.where(SessionRow.owner == owner)).one())
 
-    def fork(self, owner: str, message_id: str, *, title_suffix: str) -> ChatSession:
-        """A new session with copies of the branch down to this message, or to the reply above a user message.
+    def fork(self, owner: str, message_id: str) -> ChatSession:
+        """A new session with copies of the branch down to this message, or to the reply above a user message. Its title
+        is the original's with the next number that no copy has had.
 
         Copies have new ids and name their originals in `origin_id`. Turns are copied too, so that what replies cost
         stays visible.
@@ -160,10 +162,12 @@ class StoredSessions(SessionPlaces):
             turns = tuple(turn for turn in read_turns(db, row.session_id) if turn.reply_id in copied)
             session = find_session(db, owner, row.session_id).to_record()
             copy = with_new_ids(branch_tree(session, branch, turns), new_id)
+            name, _ = split_number(session.title)
+            alike = (SessionRow.owner == owner, SessionRow.title.startswith(name, autoescape=True))
             now = utc_now()
             session = dataclasses.replace(
                 copy.session,
-                title=session.title + title_suffix,
+                title=next_title(session.title, db.scalars(select(SessionRow.title).where(*alike))),
                 pinned=False,
                 created_at=now,
                 updated_at=now,

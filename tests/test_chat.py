@@ -224,7 +224,11 @@ def test_a_fork_is_a_session_of_its_own(service: ChatService) -> None:
     one = send(service, session.id, "One")
     send(service, session.id, "Two")
     fork = service.fork(one.message.id)
-    assert fork.title == "Origin (fork)"
+    assert fork.title == "Origin (2)"
+    assert [service.fork(one.message.id).title, service.fork(service.messages(fork.id)[-1].id).title] == [
+        "Origin (3)",
+        "Origin (4)",
+    ]
     assert texts(service, fork.id) == ["One", one.message.text]
     send(service, fork.id, "Elsewhere")
     assert len(service.messages(session.id)) == 4

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markup import Elements, actions_of, assert_harmless, session
 
 from chatcache.ui.chat_days import ChatGroup, Month, Span, grouped_by_day, zone_named
-from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found
+from chatcache.ui.chat_list import Listed, render_bin, render_chat_list, render_found, render_title
 from chatcache.ui.shelf import EVERYTHING, NUM_CHATS_LISTED, Shelf
 from chatcache.ui.texts import ENGLISH as texts
 from storage.chat_search import FoundSession
@@ -164,3 +164,18 @@ def test_every_change_of_the_shelf_is_a_new_turn() -> None:
     assert shelf.showing_more().turned() == Shelf(is_bin=True, zone="Europe/Istanbul", turn=2)
     assert shelf.turned().asking("s1").turned() == Shelf(zone="Europe/Istanbul", turn=3)
     assert shelf.again().turn == 1
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("A <title> (3)", "<span>A &lt;title&gt;</span> <span>(3)</span>"),
+        ("A <title>", "A &lt;title&gt;"),
+        ("The budget (2026)", "The budget (2026)"),
+    ],
+)
+def test_the_number_of_a_copy_stands_apart_from_its_title(title: str, name: str) -> None:
+    shown = render_bin(texts, [session(title, "s1")], Listed(), doubted=None)
+    assert f'<span class="name">{name}</span>' in shown
+    assert_harmless(shown)
+    assert f">{name}</h1>" in render_title(texts, title)

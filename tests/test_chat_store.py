@@ -486,9 +486,9 @@ def test_a_fork_is_a_session_of_its_own_with_the_branch_and_its_turns(store: Cha
     session_id, branch = chat(store, "one", "two", "three")
     regenerate(store, session_id, branch[2].id, "not on the branch")
     original = store.tree(ME, session_id)
-    fork = store.fork(ME, branch[3].id, title_suffix=" (fork)")
+    fork = store.fork(ME, branch[3].id)
     copies = store.branch(ME, fork.id)
-    assert (fork.title, fork.origin_id, fork.version) == ("A chat (fork)", session_id, 1)
+    assert (fork.title, fork.origin_id, fork.version) == ("A chat (2)", session_id, 1)
     assert (fork.system_prompt, fork.template_vars) == (original.session.system_prompt, original.session.template_vars)
     assert store.get_session(ME, fork.id) == fork
     assert texts(copies) == texts(branch[:4])
@@ -506,15 +506,15 @@ def test_a_fork_is_a_session_of_its_own_with_the_branch_and_its_turns(store: Cha
 
 def test_a_fork_at_a_user_message_ends_at_the_reply_above_it(store: ChatStore) -> None:
     _, branch = chat(store, "one", "two")
-    assert texts(store.branch(ME, store.fork(ME, branch[2].id, title_suffix="").id)) == ["one", "reply to one"]
-    empty = store.fork(ME, branch[0].id, title_suffix="")
+    assert texts(store.branch(ME, store.fork(ME, branch[2].id).id)) == ["one", "reply to one"]
+    empty = store.fork(ME, branch[0].id)
     assert (empty.tip_id, store.branch(ME, empty.id)) == (None, ())
 
 
 def test_a_fork_of_a_reply_that_is_being_written_is_complete_in_itself(store: ChatStore) -> None:
     session = new_session(store)
     begun = begin(store, session.id, user_text="hello")
-    fork = store.fork(ME, begun.reply.id, title_suffix="")
+    fork = store.fork(ME, begun.reply.id)
     assert store.branch(ME, fork.id)[-1].status is MessageStatus.INTERRUPTED
     assert store.mark_interrupted() == 1
 
@@ -572,7 +572,7 @@ def test_others_rows_are_reported_as_missing_by_every_method(store: ChatStore) -
         lambda: store.turns(OTHER, reply.id),
         lambda: store.set_tip(OTHER, session_id, None),
         lambda: store.add_alternative(OTHER, reply.id, text="", token_ids=None, tokenizer_digest=""),
-        lambda: store.fork(OTHER, reply.id, title_suffix=""),
+        lambda: store.fork(OTHER, reply.id),
         lambda: store.save_partial(OTHER, reply.id, text="", reasoning=None, token_ids=None),
         lambda: store.finish_turn(OTHER, turn.id, text="", reasoning=None, token_ids=None, stats={}),
         lambda: store.begin_turn(
@@ -703,7 +703,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork_and_purge_the_fork(self, data: st.DataObject) -> None:
         if messages := self.ids(Role.ASSISTANT):
-            fork = self.store.fork(ME, data.draw(st.sampled_from(messages)), title_suffix="")
+            fork = self.store.fork(ME, data.draw(st.sampled_from(messages)))
             self.store.delete(ME, fork.id)
             self.store.purge(ME, fork.id)
 

@@ -115,7 +115,7 @@ def test_a_chat_of_more_messages_than_a_statement_takes_values_is_imported_forke
         assert (len(tree.messages), len(tree.turns)) == (2200, 1100)
         assert len(store.latest_turns(ME, [m.id for m in tree.messages])) == 1100
         again, _ = store.replace_tree(ME, tree)
-        copy = store.fork(ME, again.tip_id or "", title_suffix="")
+        copy = store.fork(ME, again.tip_id or "")
         assert len(store.tree(ME, copy.id).turns) == 1100
         assert numbers(store.branch(ME, copy.id)) == list(range(2200))
 

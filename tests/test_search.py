@@ -325,7 +325,7 @@ def test_the_index_follows_every_change(database: Database) -> None:
     assert indexed(database) == ["one", "re: one", "two", "whole"]
     assert (found(store, "half"), found(store, "whole")) == ([], ["t"])
     store.add_alternative(ME, begun.reply.id, text="by hand", token_ids=None, tokenizer_digest="abc")
-    store.fork(ME, begun.reply.id, title_suffix="")
+    store.fork(ME, begun.reply.id)
     assert indexed(database).count("whole") == 2
     begun = begin(store, session_id, "three", store.get_session(ME, session_id).tip_id)
     store.save_partial(ME, begun.reply.id, text="cut off", reasoning=None, token_ids=None)

@@ -14,6 +14,7 @@ from chatcache.ui.chat_days import ChatGroup, Month
 from chatcache.ui.shelf import EVERYTHING
 from chatcache.ui.texts import Texts
 from storage.chat_search import FoundSession
+from storage.copy_titles import split_number
 from storage.excerpt import Excerpt
 from storage.records import ChatSession
 
@@ -72,7 +73,7 @@ def render_bin(texts: Texts, sessions: Sequence[ChatSession], listed: Listed, *,
 def render_title(texts: Texts, title: str, *, is_temporary: bool = False) -> str:
     shown = html.escape(title or texts.UNTITLED)
     sign = f'<p class="temporary">{texts.NOT_STORED}</p>' if is_temporary else ""
-    return f'<h1 title="{shown}">{shown}</h1>{sign}'
+    return f'<h1 title="{shown}">{_with_number_apart(shown, title)}</h1>{sign}'
 
 
 def _list(name: str, items: str) -> str:
@@ -112,8 +113,15 @@ def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
             message = f' data-message="{found.message_id}"'
     return (
         f'<a href="{address}" data-session="{session_id}"{message}{current} title="{title}">'
-        f'<span class="name">{shown}</span>{marks}{excerpt}</a>'
+        f'<span class="name">{_with_number_apart(shown, session.title)}</span>{marks}{excerpt}</a>'
     )
+
+
+def _with_number_apart(shown: str, title: str) -> str:
+    """What is shown of a title, the number of a copy apart: it is seen however long the title is."""
+    _, number = split_number(title)
+    name = shown.removesuffix(f" ({number})")
+    return shown if name == shown else f"<span>{name}</span> <span>({number})</span>"
 
 
 def _marked(excerpt: Excerpt) -> str:
