@@ -11,6 +11,7 @@ from chatcache.events import CacheEvent
 from chatcache.stats import MissReason, TurnStats
 from chatcache.told import Told
 from chatcache.turn_request import TurnRequest
+from storage.durations import format_seconds
 from storage.sentence import Sentence
 
 NOT_RESTORED = "not-restored"
@@ -52,9 +53,9 @@ def reuse_events(request: TurnRequest, acquired: Acquired, num_prompt_tokens: in
     num_left = num_prompt_tokens - index
     for reuse in acquired.reuse:
         if reuse.source == "disk":
-            seconds, num = acquired.restore_s or 0.0, reuse.num_tokens
-            sentence = f"Resumed {num:,} tokens from disk in {seconds:.2f} s; {num_left:,} to compute."
-            told = Sentence(sentence, Told.RESUMED, num_tokens=num, seconds=round(seconds, 2), num_left=num_left)
+            restore_s, num = acquired.restore_s or 0.0, reuse.num_tokens
+            sentence = f"Resumed {num:,} tokens from disk in {format_seconds(restore_s)}; {num_left:,} to compute."
+            told = Sentence(sentence, Told.RESUMED, num_tokens=num, restore_s=restore_s, num_left=num_left)
             yield CacheEvent("restored", index, told)
     if acquired.problem is not None:
         yield CacheEvent(NOT_RESTORED, index, acquired.problem)

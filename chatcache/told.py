@@ -17,7 +17,7 @@ class Told(StrEnum):
     """[kind, default]"""
     CANNOT_GUESS = "cannot-guess"
     RESUMED = "resumed"
-    """[num_tokens, seconds, num_left]"""
+    """[num_tokens, restore_s, num_left]"""
     LEFT_OUT = "left-out"
     """[num_messages, num_left]"""
     MISSED_TEMPLATE = "missed-template"

@@ -257,7 +257,7 @@ def test_details_tell_what_a_reply_cost() -> None:
     said = Elements(render_transcript(texts, [user("a"), reply("b")], {"r1": stats})).text
     for part in (
         "1,200 tokens", "1,000 (600 from memory, 400 from disk)", "Computed200", "31 tokens", "7 of 12 tokens accepted",
-        "250 ms", "500 ms", "17.2 tokens/s", "quantized-int8", "Seed42", "by itself", "Written at",
+        "0.25 s", "0.5 s", "17.2 tokens/s", "quantized-int8", "Seed42", "by itself", "Written at",
     ):  # fmt: skip
         assert part in said
 
@@ -439,7 +439,7 @@ def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> No
     text = panel()
     for words in (
         "412 of 430 tokens reused from memory, 18 computed",
-        "210 ms",
+        "0.21 s",
         "45.1 tokens/s",
         "430 tokens, 45.0 KiB",
         "90.0 KiB of 2.0 GiB in 2 chats",
@@ -456,13 +456,17 @@ def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
 
 def test_two_sources_are_told_apart() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
-    assert "400 ms" in panel(stats)
-    assert "(400 from disk, 12 from a shared beginning)" in describe(texts, stats, is_first=False)[1]
+    assert "0.4 s" in panel(stats)
+    headline, account = describe(texts, stats, is_first=False)
+    assert headline == "Reused 412 tokens, 400 of them resumed from disk in 0.4 s; computed 18."
+    assert "(400 from disk, 12 from a shared beginning)" in account
+    turkish, _ = describe(TURKISH, stats, is_first=False)
+    assert turkish.startswith("412 token yeniden kullanıldı, 400 tanesi 0,4 sn içinde diskten geri yüklendi;")
 
 
 def test_a_resumed_chat_says_so_in_words() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 412),), restore_s=0.09)
-    assert describe(texts, stats, is_first=False) == ["Resumed 412 tokens from disk in 90 ms; computed 18."]
+    assert describe(texts, stats, is_first=False) == ["Resumed 412 tokens from disk in 0.09 s; computed 18."]
 
 
 @pytest.mark.parametrize("reason", list(MissReason))
@@ -573,7 +577,7 @@ def test_of_a_reply_that_was_not_counted_that_is_said_and_no_other_replys_figure
     ).text
     assert f"{texts.LAST_REPLY}{texts.UNCOUNTED[why]}" in said
     assert "512 of 2,048 tokens" in said
-    for figure in ("412", "45.1 tokens/s", "210 ms"):
+    for figure in ("412", "45.1 tokens/s", "0.21 s"):
         assert figure not in said
 
 
@@ -610,7 +614,11 @@ def test_where_a_new_chat_has_its_reused_tokens_from_is_said(
         (texts.size(1024), "1.0 KiB"),
         (texts.size(5 * 2**30), "5.0 GiB"),
         (texts.size(3 * 2**50), "3,072.0 TiB"),
-        (texts.seconds(0.0854), "85 ms"),
+        (texts.seconds(0), "0 s"),
+        (texts.seconds(0.0004), "0 s"),
+        (texts.seconds(0.0183), "0.018 s"),
+        (texts.seconds(0.0854), "0.085 s"),
+        (texts.seconds(0.35), "0.35 s"),
         (texts.seconds(1.42), "1.4 s"),
         (texts.seconds(125), "2 min 5 s"),
         (texts.speed(8.24), "8.2 tokens/s"),

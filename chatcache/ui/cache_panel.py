@@ -43,7 +43,7 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bo
     sentences = []
     num_from_disk = sum(reuse.num_tokens for reuse in stats.reuse if reuse.source == "disk")
     if num_from_disk and stats.restore_s is not None:
-        sentences.append(texts.resumed(num_from_disk, stats.restore_s, stats.num_computed_tokens))
+        sentences.append(texts.resumed(num_from_disk, stats.restore_s, stats.num_computed_tokens, num_reused=reused))
     if num_from_disk < reused:
         sources = [(reuse.source, reuse.num_tokens) for reuse in stats.reuse if reuse.num_tokens]
         sentences.append(texts.reused(reused, total, stats.num_computed_tokens, sources))

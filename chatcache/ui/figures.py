@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.byte_sizes import format_size
+from storage.durations import format_seconds
 
 
 class Figures:
@@ -26,12 +27,8 @@ class Figures:
         return written.translate({ord(","): self.THOUSANDS, ord("."): self.POINT})
 
     def seconds(self, value: float) -> str:
-        """`85 ms`, `1.4 s`, `2 min 5 s`."""
-        if value < 1:
-            return f"{value * 1000:.0f} ms"
-        if value < 60:
-            return f"{self.number(value, 1)} {self.SECONDS}"
-        return f"{int(value) // 60} {self.MINUTES} {int(value) % 60} {self.SECONDS}"
+        """As `format_seconds` writes it: `0.018 s`, `1.4 s`, `2 min 5 s`."""
+        return self._in_notation(format_seconds(value, self.SECONDS, self.MINUTES))
 
     def whole_seconds(self, value: float) -> str:
         """`0 s`, `12 s`: of something that still goes on."""

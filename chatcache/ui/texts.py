@@ -255,11 +255,12 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
             case MissReason.NOT_CROPPABLE:
                 return f"This model’s state cannot be cut back, so it was computed again{start}."
 
-    def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
-        return (
-            f"Resumed {self.tokens(num_tokens)} from disk in {self.seconds(restore_s)}; "
-            f"computed {self.number(num_computed)}."
-        )
+    def resumed(self, num_tokens: int, restore_s: float, num_computed: int, *, num_reused: int) -> str:
+        """`num_tokens` of `num_reused` were read from disk."""
+        resumed = f"Resumed {self.tokens(num_tokens)}"
+        if num_tokens < num_reused:
+            resumed = f"Reused {self.tokens(num_reused)}, {self.number(num_tokens)} of them resumed"
+        return f"{resumed} from disk in {self.seconds(restore_s)}; computed {self.number(num_computed)}."
 
     def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:
         """`sources`: where the reused tokens were, and how many of them."""

@@ -264,9 +264,12 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
             case MissReason.NOT_CROPPABLE:
                 return f"Bu modelin durumu kısaltılamaz, bu yüzden yeniden hesaplandı{start}."
 
-    def resumed(self, num_tokens: int, restore_s: float, num_computed: int) -> str:
+    def resumed(self, num_tokens: int, restore_s: float, num_computed: int, *, num_reused: int) -> str:
+        resumed = self.tokens(num_tokens)
+        if num_tokens < num_reused:
+            resumed = f"{self.tokens(num_reused)} yeniden kullanıldı, {self.number(num_tokens)} tanesi"
         return (
-            f"{self.tokens(num_tokens)} {self.seconds(restore_s)} içinde diskten geri yüklendi; "
+            f"{resumed} {self.seconds(restore_s)} içinde diskten geri yüklendi; "
             f"{self.number(num_computed)} token hesaplandı."
         )
 

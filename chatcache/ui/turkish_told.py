@@ -21,7 +21,7 @@ class TurkishTold(TurkishRefusals):
         Told.CONVERTED: "Bu sohbetin önbelleği bundan sonra {kind} olarak tutuluyor; hiçbir şey yeniden hesaplanmıyor.",
         Told.KIND_REFUSED: "Bu sohbetin {kind} önbellek türü burada kullanılamıyor; yerine {default} kullanılıyor.",
         Told.CANNOT_GUESS: "İstemden tahmin kapalı: yanlış bir tahmin bu sohbetin önbelleğinden geri alınamazdı.",
-        Told.RESUMED: "Diskten {seconds} sn’de {num_tokens} token getirildi; {num_left} token hesaplanacak.",
+        Told.RESUMED: "{num_tokens} token {restore_s} içinde diskten geri yüklendi; {num_left} token hesaplanacak.",
         Told.LEFT_OUT: (
             "Bağlam doldu: şimdiye dek okunan en eski {num_messages} ileti bundan sonra dışarıda kalıyor. "
             "{num_left} token hesaplanıyor."
@@ -168,4 +168,6 @@ class TurkishTold(TurkishRefusals):
             return self.said(value)
         if name.endswith("_bytes"):
             return self.size(int(value))
+        if name.endswith("_s"):
+            return self.seconds(float(value))
         return self.number(value) if isinstance(value, int) else f"{value:g}".replace(".", self.POINT)
