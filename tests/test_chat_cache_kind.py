@@ -188,6 +188,7 @@ def test_a_cache_that_is_half_converted_is_not_stored_and_that_is_told(
         assert service.cache_report(session.id).problem == HALF_CONVERTED
 
 
+@pytest.mark.slow
 def test_a_kind_that_was_set_does_not_get_smaller_for_want_of_memory(
     tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

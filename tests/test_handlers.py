@@ -368,7 +368,7 @@ def test_a_tab_is_followed_where_it_has_no_chat_too(
                 seen.append(update)
 
         looking = asyncio.ensure_future(look())
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         assert not looking.done()
         again = await all_of(follower.resume(place.to_json(), TAB))
         await follower.leave(TAB)

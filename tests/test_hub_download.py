@@ -206,7 +206,7 @@ def test_without_the_hub_an_unknown_name_says_what_was_tried(hub: FakeHub, monke
 @pytest.mark.timeout(60)
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("chatcache.checkpoint.hub_download.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("chatcache.checkpoint.hub_download.TIMEOUT_S", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -32,8 +32,9 @@ TIMEOUT_S = 30
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a follower's threads does not wait long."""
+    """Who waits for a follower's threads, or for it to begin to read, does not wait long."""
     monkeypatch.setattr(follow, "CHANGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 0.02)
 
 
 @pytest.fixture

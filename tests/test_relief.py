@@ -80,7 +80,7 @@ def ids_of(reply: Reply) -> tuple[int, ...]:
         pytest.param(9.0, "auto", [], "dynamic", marks=pytest.mark.slow),
         pytest.param(6.5, "auto", ["convert"], "quantized-int8", marks=pytest.mark.slow),
         pytest.param(5.2, "auto", ["convert", "convert"], "quantized-int4", marks=pytest.mark.slow),
-        (4.3, "auto", ["convert", "convert", "stop"], "quantized-int4"),
+        pytest.param(4.3, "auto", ["convert", "convert", "stop"], "quantized-int4", marks=pytest.mark.slow),
         (1.0, "auto", ["stop"], "dynamic"),
         (4.5, "dynamic", ["stop"], "dynamic"),
         pytest.param(3.0, "quantized-int8", ["stop"], "quantized-int8", marks=pytest.mark.slow),
@@ -168,7 +168,8 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         assert (resumed.stats.miss_reason, resumed.stats.reuse[0].source) == (None, "disk")
 
 
-@pytest.mark.parametrize("cache", ["auto", pytest.param("dynamic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["auto", "dynamic"])
 def test_of_two_turns_that_do_not_fit_together_the_later_one_waits_and_goes_on(
     loaded: LoadedModel,
     tmp_path: Path,
@@ -240,7 +241,7 @@ def test_copies_on_their_way_to_disk_count_and_are_waited_for_where_they_are_in_
         runtime_of(service).pool.budget.limit_bytes = 3 * BLOCK_BYTES + copies_bytes // 2
         turn = service.send(session.id, "Go on", dataclasses.replace(LONG, max_new_tokens=150))
         with pytest.raises(TimeoutError):
-            turn.result(0.5)
+            turn.result(0.1)
         is_open.set()
         reply, events = run(turn)
         assert (reply.stats.finish_reason, events) == (FinishReason.LENGTH, [])

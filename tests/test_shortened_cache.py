@@ -191,6 +191,7 @@ def ended(turn: Turn) -> tuple[Reply, list[str]]:
     return reply, [event.kind for event in turn.events() if isinstance(event, CacheEvent)]
 
 
+@pytest.mark.slow
 def test_a_chat_that_runs_short_of_memory_goes_on_with_shortened_layers_and_says_the_same(
     gemma: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
