@@ -183,6 +183,7 @@ class CacheSources:
             and other not in live.leaving
             and cache.kind == live.forms[key].kind
             and cache.is_pure
+            and not cache.is_mixed
             and not cache.num_forgotten_tokens
         }
         held.pop(key, None)

@@ -11,6 +11,7 @@ import torch
 
 from chatcache.acquired import Acquired
 from chatcache.cache.kinds import make_session_cache
+from chatcache.cache.offloaded_layer import HOME, OffloadedLayer
 from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.live_caches import Spilled
@@ -188,6 +189,18 @@ def test_a_copy_that_fails_costs_computing_not_the_turn(
         got = pool.acquire(anns("new"), A)
     assert (got.cache.num_tokens, got.reuse) == (0, ())
     assert "could not be copied" in caplog.text
+
+
+def test_a_cache_that_is_half_in_another_form_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = pool_of()
+    donor = run_turn(pool, "ann", "donor", A[:20]).cache
+    assert donor.cache is not None
+    layers = [OffloadedLayer(HOME) for _ in donor.cache.layers]
+    monkeypatch.setattr(layers[1], "append", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MemoryError):
+        donor.convert("offloaded", lambda: layers)
+    assert donor.is_pure
+    assert pool.acquire(anns("new"), A).cache.num_tokens == 0
 
 
 def test_a_damaged_cache_is_replaced_by_an_empty_one(caplog: pytest.LogCaptureFixture) -> None:
