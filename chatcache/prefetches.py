@@ -47,9 +47,9 @@ class Prefetches:
         self._live.filling[key] = restore
 
     def step(self, key: SessionKey) -> bool:
-        """Take in a little more; whether there is more."""
+        """Take in a little more; whether there is more. The disk is not waited for while turns compute."""
         restore = self._live.filling.get(key)
-        if restore is None or not restore.step():
+        if restore is None or not restore.step(may_wait=not self._live.turns.active):
             return restore is not None
         self.end(key)
         return False

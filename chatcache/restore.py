@@ -138,12 +138,13 @@ class Restore:
         return self._num_appended if self._has_ended else self.cache.num_tokens - self._num_before
 
     @torch.inference_mode()
-    def step(self) -> bool:
-        """Take in what was read, for `STEP_S` at most or until the next piece is there. True when it has ended."""
+    def step(self, *, may_wait: bool = True) -> bool:
+        """Take in what was read, for `STEP_S` at most, and where it `may_wait` as long for the next piece. True when it
+        has ended."""
         until_s = time.perf_counter() + STEP_S
         while not self._has_ended and self._reads:
             _, tokens = self._reads[0]
-            wait([tokens], timeout=max(0.0, until_s - time.perf_counter()))
+            wait([tokens], timeout=max(0.0, until_s - time.perf_counter()) if may_wait else 0.0)
             if not tokens.done():
                 return False
             self._reads.popleft()

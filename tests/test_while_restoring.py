@@ -127,6 +127,29 @@ def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
         assert {reuse.source for reuse in back.reuse} <= {"prefix", "disk"}
 
 
+def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_prefetched(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = prefetched_in_part(service, stored_chat, pool, disk)
+        live = runtime_of(service).pool.live
+        (restore,) = live.filling.values()
+        steps: set[tuple[bool, bool]] = set()
+
+        def step(*, may_wait: bool) -> bool:
+            steps.add((bool(live.turns.active), may_wait))
+            return False
+
+        monkeypatch.setattr(restore, "step", step)
+        send(service, service.create_session().id, "Something else")
+        service.drop_cache(stored_chat)
+        prefetched.result(30)
+        disk.allow_all()
+        assert (True, False) in steps
+        assert steps <= {(True, False), (False, True)}
+
+
 def test_dropping_a_cache_during_a_prefetch_ends_it(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
