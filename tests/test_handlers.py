@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +18,7 @@ from services import GREEDY, open_service, runtime_of
 from chatcache.chat import ChatService
 from chatcache.errors import Reason, StorageError
 from chatcache.loader import LoadedModel
+from chatcache.memory.outlook import MemoryOutlook
 from chatcache.stats import Sampling
 from chatcache.ui import follow, watch
 from chatcache.ui.actions import Actions
@@ -215,6 +217,23 @@ def test_a_check_that_fails_says_so_and_leaves_no_panel_that_waits_for_it(
     (update,) = asyncio.run(all_of(PanelHandlers(service, page, texts).verify(Place().to_json())))
     assert said in told(page, update)
     assert texts.STORAGE_WAITS in update[page.side.storage.content]
+
+
+def test_the_plan_is_made_beside_the_loop_that_serves_all_tabs(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    memory_plan = service.memory_plan
+
+    def plan(*asked: Any) -> MemoryOutlook:
+        threads.append(threading.current_thread())
+        return memory_plan(*asked)
+
+    monkeypatch.setattr(service, "memory_plan", plan)
+    (update,) = asyncio.run(all_of(PanelHandlers(service, page, texts).show_plan(100, None, "dynamic")))
+    assert "dynamic" in Elements(update[page.side.plan.content]).text
+    (thread,) = threads
+    assert thread is not threading.current_thread()
 
 
 def test_a_follower_that_fails_says_so_and_begins_anew_when_it_is_asked_to(

@@ -69,7 +69,8 @@ class PanelHandlers(Handlers):
                 yield {content: render_plan_waiting(self._texts)} | self.nothing()
             while self._service.loading is not None:
                 await asyncio.sleep(PROGRESS_INTERVAL_S)
-            outlook = self._service.memory_plan(int(context_tokens), int(num_chats or 1), kind)
+            asked = (int(context_tokens), int(num_chats or 1), kind)
+            outlook = await asyncio.to_thread(self._service.memory_plan, *asked)
             yield {content: render_plan(self._texts, outlook)} | self.nothing()
         except Exception as error:
             yield {content: ""} | (self.nothing() if self._service.is_closed else self.refuse(error))
