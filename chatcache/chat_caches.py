@@ -37,7 +37,7 @@ class ChatCaches(OwnedSessions):
             num_bytes=live.num_bytes if live else 0,
             num_sessions=len(mine),
             total_bytes=sum(c.num_bytes for c in mine),
-            budget_bytes=runtime.pool.budget.limit_bytes,
+            budget_bytes=runtime.parts.budget_bytes,
             reserved_bytes=reserved_bytes,
             max_context_tokens=runtime.model_info.max_context_tokens,
             problem=form.problem or runtime.persistence.problem(self._key(session_id), form.kind),
@@ -60,7 +60,7 @@ class ChatCaches(OwnedSessions):
         request = PlanRequest(
             most if context_tokens is None else whole_number("context_tokens", context_tokens),
             whole_number("num_sessions", num_sessions),
-            shape.weight_bytes + self._runtime.pool.budget.limit_bytes,
+            shape.weight_bytes + self._runtime.parts.budget_bytes,
             device_type=info.device.partition(":")[0],
         )
         return look_ahead(shape, request, kind or info.cache_kind, most)

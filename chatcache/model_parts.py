@@ -99,6 +99,11 @@ class ModelParts:
         if self.decode_step is not None:
             feed_together(self.decode_step, runs)
 
+    @property
+    def budget_bytes(self) -> int:
+        """What all live caches together may take. Any thread."""
+        return self.pool.live.room.budget.limit_bytes
+
     def most_tokens(self, form: CacheForm) -> int:
         """How many tokens fit into memory in one chat whose cache has this form. Any thread."""
         return self.pool.live.room.most_tokens(form, self.loaded.max_context_tokens)

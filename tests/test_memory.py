@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from chatcache.chat import ChatService
 from chatcache.errors import InvalidInputError
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel
+from chatcache.memory.budget import Budget
 from chatcache.stats import FinishReason, Sampling
 from chatcache.turn import Turn
 
@@ -135,6 +137,25 @@ def test_a_chat_that_does_not_fit_stops_with_the_number_of_tokens_that_do(
         assert reply.stats.num_prompt_tokens + reply.stats.num_completion_tokens == 257
         other = service.create_session()
         assert run(service.send(other.id, "Hello", GREEDY))[0].stats.finish_reason is FinishReason.LENGTH
+
+
+def test_whoever_asks_the_budget_is_kept_by_the_model_thread_alone(
+    tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    hold = Budget.hold
+
+    def noted_hold(*arguments: Any) -> None:
+        threads.append(threading.current_thread())
+        hold(*arguments)
+
+    monkeypatch.setattr(Budget, "hold", noted_hold)
+    with open_service(tiny_llama, tmp_path) as service:
+        session = service.create_session()
+        run(service.send(session.id, "Hello", GREEDY))
+        service.cache_report(session.id)
+        service.memory_plan(100)
+    assert {thread.name for thread in threads} == {"chatcache-model"}
 
 
 def test_prefetch_and_fork_stay_within_the_budget(tiny_llama: LoadedModel, tmp_path: Path) -> None:
