@@ -481,6 +481,8 @@ def test_a_step_does_not_wait_until_a_slow_disk_has_read(bench: Bench, readers: 
     ended: list[Restore] = []
     restore = Restore(bench.empty(), pieces_of(whole, 30, read), readers, ended.append)
     assert restore.num_total_tokens == 300
+    while restore.num_tokens < 30:
+        assert not restore.step()
     assert not restore.step()
     assert (restore.num_tokens, ended) == (30, [])
     is_readable.set()
@@ -515,7 +517,8 @@ def test_a_restore_that_is_ended_early_keeps_what_it_has(bench: Bench, readers: 
         return tokens
 
     restore = Restore(bench.empty(), pieces_of(whole, 30, read), readers, lambda _: None)
-    restore.step()
+    while restore.num_tokens < 60:
+        restore.step()
     restore.end()
     assert restore.step()
     is_readable.set()
