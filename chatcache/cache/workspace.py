@@ -18,10 +18,6 @@ class Workspace:
     def __init__(self) -> None:
         self._scratch: dict[str, Tensor] = {}
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._scratch.values())
-
     def rows(
         self, name: str, num_rows: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> Tensor:
@@ -32,7 +28,3 @@ class Workspace:
             scratch = torch.empty((capacity_for(num_rows), *row_shape), dtype=dtype, device=device)
             self._scratch[name] = scratch
         return scratch[:num_rows]
-
-    def release(self) -> None:
-        """Give the memory back."""
-        self._scratch.clear()
