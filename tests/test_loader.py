@@ -308,6 +308,7 @@ def test_what_killed_conversions_left_behind_is_removed_whichever_model_it_was(g
     for each in (other, in_the_making):
         each.mkdir()
     (partial / "leftover").write_text("x")
+    folder.with_name(f"Q.3-00ff{PARTIAL_SUFFIX}").write_text("what cannot be removed as a folder stops no start")
     with FileLock(in_the_making.with_suffix(".lock")):
         load(gguf_file, tmp_path)
     assert not partial.exists()

@@ -108,7 +108,7 @@ def _remove_leftovers(models_dir: Path) -> None:
     for again."""
     for partial in models_dir.glob(f"*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(Timeout), FileLock(_lock_file(partial.with_suffix("")), timeout=0):
-            shutil.rmtree(partial)
+            shutil.rmtree(partial, ignore_errors=True)  # perhaps another one that starts has removed it meanwhile
 
 
 def _lock_file(folder: Path) -> Path:
