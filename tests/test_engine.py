@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 import torch
+from examples import few_quick
 
 from chatcache.cache.kinds import make_session_cache
 from chatcache.cache_form import CacheForm
@@ -319,7 +320,7 @@ def test_turns_that_take_turns_give_the_replies_they_give_alone(tiny_llama: Load
     assert {name: outcome.reply.token_ids for name, outcome in outcomes.items() if outcome} == alone
 
 
-@pytest.mark.parametrize("name", [*FULL_ATTENTION, *SLIDING, *RECURRENT])
+@pytest.mark.parametrize("name", [*few_quick(FULL_ATTENTION), *few_quick(SLIDING), *few_quick(RECURRENT)])
 def test_on_every_architecture_replies_with_the_cache_equal_replies_without(tiny_llama: LoadedModel, name: str) -> None:
     loaded = with_model(tiny_llama, tiny_model(name), eos_token_ids=frozenset())
     prompt, more = tuple(random_ids(40, seed=1)), tuple(random_ids(9, seed=2))

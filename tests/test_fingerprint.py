@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples import few_quick
 from safetensors.torch import load_file, save_file
 from services import GREEDY, open_service
 from tiny_models import save
@@ -69,11 +70,11 @@ def change_rope(setting: Setting) -> Setting:
 
 CHANGES: dict[str, Callable[[Setting], Setting]] = {
     "one weight": change_one_weight,
+    "owner": lambda setting: replace(setting, owner="somebody else"),
     "rope": change_rope,
     "dtype": lambda setting: replace(setting, dtype="bfloat16"),
     "attention": lambda setting: replace(setting, attention="eager"),
     "cache kind": lambda setting: replace(setting, cache="quantized-int8"),
-    "owner": lambda setting: replace(setting, owner="somebody else"),
 }
 
 
@@ -87,10 +88,7 @@ def segment_names(data_dir: Path) -> set[str]:
     return {path.name for path in (data_dir / "segments").glob("*.safetensors")}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [each if each in ("one weight", "owner") else pytest.param(each, marks=pytest.mark.slow) for each in CHANGES],
-)
+@pytest.mark.parametrize("change", few_quick(list(CHANGES), 2))
 def test_another_model_owner_or_way_of_computing_reuses_nothing_and_costs_nothing(
     change: str, folder: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from examples import few_quick
 from services import counted_forwards, open_service
 
 from chatcache.chat import ChatService
@@ -19,7 +20,7 @@ from chatcache.turn import Turn
 from storage.records import Role
 
 KINDS = ("dynamic", "none", "quantized-int4", "quantized-int8", "quantized-fp8")
-MARKED_KINDS = [*KINDS[:3], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[3:])]
+MARKED_KINDS = few_quick(KINDS, 3)
 """The last ones differ from the third in numbers alone."""
 GREEDY = Sampling(temperature=0.0, max_new_tokens=5)
 TIMEOUT_S = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
-from examples import examples
+from examples import examples, few_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -143,13 +143,7 @@ def test_whatever_a_text_is_made_of_what_follows_it_stands_alone(text: str) -> N
 @pytest.mark.timeout(60)  # the square of the length would take many minutes
 @pytest.mark.parametrize(
     "piece",
-    [
-        *("[", "<", "> "),
-        *(
-            pytest.param(piece, marks=pytest.mark.slow)
-            for piece in ("`", "*a_", "- ", "<a ", "<!--", "[a](<", "```\n", "![", "&#", "<b>")
-        ),
-    ],
+    few_quick(["[", "<", "> ", "`", "*a_", "- ", "<a ", "<!--", "[a](<", "```\n", "![", "&#", "<b>"], 3),
 )
 def test_a_text_of_one_piece_over_and_over_is_contained_all_the_same(piece: str) -> None:
     for text in (piece * (50_000 // len(piece)) + "<", piece * 10**5):

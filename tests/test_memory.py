@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import few_quick
 from services import GREEDY, counted_forwards, open_service, runtime_of
 
 from chatcache.chat import ChatService
@@ -65,7 +66,7 @@ def said_without_limit(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPat
         return talk(service, 4, 3)
 
 
-@pytest.mark.parametrize("num_blocks", [*(pytest.param(num, marks=pytest.mark.slow) for num in (40, 9)), 5])
+@pytest.mark.parametrize("num_blocks", few_quick([5, 40, 9]))
 def test_chats_in_turn_say_the_same_within_any_budget_that_holds_the_running_ones(
     said_without_limit: list[list[Reply]], tiny_llama: LoadedModel, tmp_path: Path, num_blocks: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples import examples
+from examples import examples, few_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, tiny_model
@@ -186,7 +186,7 @@ def test_a_quantized_cache_never_takes_more_than_is_reserved_nor_much_less(name:
 @pytest.mark.parametrize(
     "name", ["llama-gqa", *(pytest.param(name, marks=pytest.mark.slow) for name in (FULL_ATTENTION + SLIDING)[1:])]
 )
-@pytest.mark.parametrize("kind", ["quantized-int8", "quantized-int4", "quantized-fp8"])
+@pytest.mark.parametrize("kind", few_quick(["quantized-int8", "quantized-int4", "quantized-fp8"]))
 def test_planned_bytes_are_those_of_a_quantized_cache_after_a_prefill_within_5_percent(name: str, kind: str) -> None:
     num_tokens = 4000
     held = make_session_cache(tiny_model(name), kind)
@@ -229,7 +229,9 @@ def test_weights_are_those_of_the_real_model(name: str) -> None:
     assert shape.weight_bytes == sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "llama-mqa", "mistral", "gemma2", "gpt-oss", "mamba2", "falcon-h1"])
+@pytest.mark.parametrize(
+    "name", few_quick(["llama-gqa", "falcon-h1", "llama-mqa", "mistral", "gemma2", "gpt-oss", "mamba2"], 2)
+)
 def test_a_forward_stays_within_the_planned_workspace(name: str) -> None:
     num_past, num_new = 1030, 200  # within the room that the first forward made
     held = make_session_cache(tiny_model(name), "dynamic")
@@ -239,7 +241,7 @@ def test_a_forward_stays_within_the_planned_workspace(name: str) -> None:
 
 
 @pytest.mark.parametrize("num_new", [4, 200])
-@pytest.mark.parametrize("name", ["llama-gqa", "llama-mha"])
+@pytest.mark.parametrize("name", few_quick(["llama-gqa", "llama-mha"]))
 def test_so_does_one_in_bfloat16_whose_attention_is_multiplied_as_matrices(name: str, num_new: int) -> None:
     num_past = 2850  # within the room that the first forward made
     model = copy.deepcopy(tiny_model(name)).bfloat16()

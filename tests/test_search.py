@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 from databases import open_database
-from examples import examples
+from examples import examples, few_quick
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -425,7 +425,7 @@ def fifty_foxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("is_opened_again", [False, True])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", few_quick(DAMAGES, 4))
 def test_with_a_damaged_index_every_message_is_stored_and_found_and_the_index_is_whole_again(
     reopen: Callable[[], Database], fifty_foxes: Path, tmp_path: Path, damage: str, *, is_opened_again: bool
 ) -> None:
