@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.line import Line, Ratio
-from bench.subjects import BenchError, settle
+from bench.subjects import BenchError, greedy, settle
 from bench.workbench import Workbench, new_owner
 from chatcache.chat import ChatService
-from chatcache.stats import Sampling
 
 NUM_TOKENS = 96
 TEXTS = {
@@ -35,10 +34,10 @@ class _Chat:
     def __init__(self, service: ChatService, text: str, with_lookup: bool) -> None:
         self._service = service
         self._id = service.create_session(settings={"prompt_lookup": with_lookup}).id
-        service.send(self._id, text, Sampling(temperature=0.0, max_new_tokens=1)).result()
+        service.send(self._id, text, greedy(1)).result()
 
     def speed(self) -> float:
-        sampling = Sampling(temperature=0.0, max_new_tokens=NUM_TOKENS)
+        sampling = greedy(NUM_TOKENS)
         stats = self._service.regenerate(self._id, sampling=sampling).result().stats
         settle(self._service)
         if stats.decode_tokens_per_s is None:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from bench.browsing import browser_tab, served
 from bench.line import Line, Ratio
-from bench.subjects import settle
+from bench.subjects import greedy, settle
 from bench.workbench import Workbench
-from chatcache.stats import Sampling
 
 NUM_TOKENS = 128
 STORY = "Write a long story about the sea and the people who live near it."
@@ -32,7 +31,7 @@ _WATCH = """() => {
 
 def measure_page(bench: Workbench) -> Iterator[Line]:
     """Whole replies of one length: from the click to the last change of the text, and from `send` to its end."""
-    sampling = Sampling(temperature=0.0, max_new_tokens=NUM_TOKENS)
+    sampling = greedy(NUM_TOKENS)
     with bench.service() as service, served(service) as url, browser_tab() as page:
 
         def engine() -> float:

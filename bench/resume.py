@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.line import Line, Ratio
+from bench.subjects import greedy
 from bench.workbench import Workbench, new_owner
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.chat import ChatService
@@ -25,7 +26,7 @@ LOOKED_UP_TOKENS = 4096
 
 _OF_COLD = {2048: 0.10, 4096: 0.06}
 _OF_LIVE = 1.6
-_FIRST_TOKEN = Sampling(temperature=0.0, max_new_tokens=1)
+_FIRST_TOKEN = greedy(1)
 _messages = (f"Tell me more about number {number}, please." for number in itertools.count(1))
 
 
@@ -124,7 +125,7 @@ def _written_by_turn(service: ChatService, num_turns: int) -> Line:
         _flush(service)
         num_bytes = service.storage_report().cache.num_bytes
         num_tokens = service.cache_report(session.id).num_tokens
-        _send(service, session.id, next(_messages), Sampling(temperature=0.0, max_new_tokens=32))
+        _send(service, session.id, next(_messages), greedy(32))
     _flush(service)
     written = service.storage_report().cache.num_bytes - num_bytes
     needed = (service.cache_report(session.id).num_tokens - num_tokens) * _bytes_per_token(service, session.id)
@@ -136,7 +137,7 @@ def _shared(bench: Workbench, service: ChatService) -> Line:
     prompt = bench.prompt(SHARED_TOKENS)
     sessions = [service.create_session(system_prompt=prompt) for _ in range(NUM_CHATS)]
     for session in sessions:
-        _send(service, session.id, next(_messages), Sampling(temperature=0.0, max_new_tokens=32))
+        _send(service, session.id, next(_messages), greedy(32))
         _flush(service)
     report = service.storage_report().cache
     per_token = _bytes_per_token(service, sessions[0].id)
@@ -168,7 +169,7 @@ def _decode_while_saving(bench: Workbench, service: ChatService) -> Line:
     """Tokens per second of one chat while another one's long prompt is written to disk, and while nothing is."""
     writer, session = service.create_session(), service.create_session()
     _send(service, session.id, bench.prompt(512))
-    sampling = Sampling(temperature=0.0, max_new_tokens=48)
+    sampling = greedy(48)
 
     def decode() -> float:
         speed = service.regenerate(session.id, sampling=sampling).result().stats.decode_tokens_per_s

@@ -8,10 +8,9 @@ from functools import partial
 
 from bench.line import Line, Ratio
 from bench.speed import NUM_NEW_TOKENS
-from bench.subjects import settle
+from bench.subjects import greedy, settle
 from bench.workbench import Workbench, new_owner
 from chatcache.chat import ChatService
-from chatcache.stats import Sampling
 
 COUNTS = (1, 2, 4, 8)
 NUM_CONTEXT_TOKENS = 512
@@ -34,13 +33,13 @@ def measure_sessions(bench: Workbench) -> Iterator[Line]:
 
 def _chat(bench: Workbench, service: ChatService) -> str:
     session_id = service.create_session().id
-    service.send(session_id, bench.prompt(NUM_CONTEXT_TOKENS), Sampling(temperature=0.0, max_new_tokens=1)).result()
+    service.send(session_id, bench.prompt(NUM_CONTEXT_TOKENS), greedy(1)).result()
     return session_id
 
 
 def _speed(service: ChatService, session_ids: Sequence[str]) -> float:
     settle(service)
-    sampling = Sampling(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
+    sampling = greedy(NUM_NEW_TOKENS)
     began_s = time.perf_counter()
     turns = [service.regenerate(session_id, sampling=sampling) for session_id in session_ids]
     num_tokens = sum(turn.result().stats.num_completion_tokens for turn in turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from transformers.modeling_utils import PreTrainedModel
 from chatcache.chat import ChatService
 from chatcache.stats import Sampling, TurnStats
 
-GREEDY = Sampling(temperature=0.0)
+GREEDY = Sampling(temperature=0.0, repetition_penalty=1.0)
+"""The likeliest token, whatever the model's own settings are."""
 SETTLED_S = 0.1
 """What is written has settled when the disk has been quiet for so long."""
 
@@ -57,7 +59,7 @@ class Ours:
             self._mine.purge(self._session_id)
         self._mine = self._service.for_owner(f"subject-{next(self._numbers)}-{time.time_ns()}")
         self._session_id = self._mine.create_session().id
-        stats = self._mine.send(self._session_id, text, _greedy(1)).result().stats
+        stats = self._mine.send(self._session_id, text, greedy(1)).result().stats
         settle(self._mine)
         if stats.num_cached_tokens or not stats.prefill_s:
             raise BenchError(f"The prompt was not computed anew: {stats}.")
@@ -71,7 +73,7 @@ class Ours:
 
     def rewrite(self, num_tokens: int, sampling: Sampling = GREEDY) -> TurnStats:
         """What an alternative reply of so many tokens cost."""
-        wanted = sampling.merged(_greedy(num_tokens))
+        wanted = sampling.merged(greedy(num_tokens))
         stats = self._mine.regenerate(self._session_id, sampling=wanted).result().stats
         settle(self._mine)
         return stats
@@ -148,5 +150,5 @@ def settle(service: ChatService) -> None:
         time.sleep(SETTLED_S)
 
 
-def _greedy(num_tokens: int) -> Sampling:
-    return Sampling(temperature=0.0, max_new_tokens=num_tokens)
+def greedy(num_tokens: int) -> Sampling:
+    return dataclasses.replace(GREEDY, max_new_tokens=num_tokens)

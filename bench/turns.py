@@ -11,7 +11,7 @@ import torch
 from bench.aside import aside
 from bench.line import Line, Ratio
 from bench.speed import NUM_NEW_TOKENS
-from bench.subjects import settle
+from bench.subjects import greedy, settle
 from bench.workbench import Workbench, new_owner
 from chatcache.cache.kinds import make_session_cache
 from chatcache.stats import Sampling
@@ -20,7 +20,7 @@ NEXT_MESSAGE = "And what does that say about the people of the island? Answer in
 NUM_MESSAGE_TOKENS = 32
 """Of the message above with what the template puts around it, about."""
 
-_ONE = Sampling(temperature=0.0, max_new_tokens=1)
+_ONE = greedy(1)
 
 
 def measure_turns(bench: Workbench) -> Iterator[Line]:
@@ -34,7 +34,7 @@ def measure_turns(bench: Workbench) -> Iterator[Line]:
         settle(mine)
 
         def step_s() -> float:
-            sampling = Sampling(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
+            sampling = greedy(NUM_NEW_TOKENS)
             speed = mine.regenerate(session_id, sampling=sampling).result().stats.decode_tokens_per_s
             settle(mine)
             return 1 / (speed or 1.0)

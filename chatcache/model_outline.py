@@ -101,7 +101,8 @@ def read_outline(config: ServiceConfig, progress: Callable[[str], None] = lambda
 
 def sampling_of(generation_config: Any, max_context_tokens: int) -> Sampling:
     """The model's own sampling. A file that says anything about sampling is taken at its word, with the library's
-    meaning for what it leaves out; a model without one, or with an impossible one, gets temperature 0.7 and top_p 0.9.
+    meaning for what it leaves out; a model without one, or with an impossible one, gets temperature 0.7, top_p 0.9 and
+    a repetition penalty of 1.1: without it, small models repeat themselves until the reply's longest length is reached.
     """
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
     try:
@@ -117,7 +118,7 @@ def sampling_of(generation_config: Any, max_context_tokens: int) -> Sampling:
             top_p=1.0 if has_opinion else 0.9,
             top_k=0,
             min_p=0.0,
-            repetition_penalty=1.0,
+            repetition_penalty=1.0 if has_opinion else 1.1,
             max_new_tokens=min(DEFAULT_MAX_NEW_TOKENS, max_context_tokens),
             stop=(),
         )

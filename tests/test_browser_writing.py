@@ -234,7 +234,7 @@ def test_what_is_typed_is_counted(page: Page, site: Site) -> None:
     def left() -> str:
         num_taken = site.service.context_use(session_id).num_tokens
         num_left = site.service.model_info.max_context_tokens - num_taken - num_typed
-        return f"{num_typed} tokens typed, {num_left:,} left for the reply"
+        return f"{num_typed} tokens typed, {num_left:,} left in the context"
 
     before = left()
     expect(page.get_by_text(before)).to_be_visible()

@@ -203,7 +203,7 @@ def test_what_is_left_for_a_message_is_what_the_page_shows_as_free(
     sent = used if isinstance(used, str) else used.to_json()
     said = Elements(Composer(service, page, texts).count(sent, text)[page.tally]).text
     num_typed = service.count_tokens(text)
-    num_left = f", {texts.number(whole - 450 - num_typed)} left for the reply" if is_known else ""
+    num_left = f", {texts.number(whole - 450 - num_typed)} left in the context" if is_known else ""
     assert said == f"{texts.tokens(num_typed)} typed{num_left}"
 
 

@@ -5,6 +5,7 @@ import pickle
 import resource
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_the_embedded_model_is_a_chat_model_with_its_own_template(embedded: Load
     assert embedded.model.dtype == torch.float32
     assert not embedded.model.training
     assert embedded.default_sampling == Sampling(
-        temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=2048, stop=()
+        temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.1, max_new_tokens=2048, stop=()
     )
 
 
@@ -596,26 +597,28 @@ def test_an_unknown_dtype_is_refused() -> None:
 
 
 NO_OPINION = Sampling(
-    temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0, max_new_tokens=1000, stop=()
+    temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.1, max_new_tokens=1000, stop=()
 )
+NOTHING_CHANGED = Sampling(temperature=1.0, top_p=1.0, repetition_penalty=1.0).merged(NO_OPINION)
+"""What the library means by what a file that has an opinion leaves out."""
 
 
 @pytest.mark.parametrize(
-    ("generation", "changes"),
+    ("generation", "expected"),
     [
-        ({}, {}),
-        ({"eos_token_id": 2, "pad_token_id": 2}, {}),
-        ({"temperature": 0.6, "top_p": 0.95}, {"temperature": 0.6, "top_p": 0.95}),
-        ({"top_k": 64}, {"temperature": 1.0, "top_p": 1.0, "top_k": 64}),
-        ({"do_sample": True, "temperature": 0.3}, {"temperature": 0.3, "top_p": 1.0}),
-        ({"do_sample": False}, {"temperature": 0.0, "top_p": 1.0}),
-        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
-        ({"max_new_tokens": 77}, {"max_new_tokens": 77}),
-        ({"temperature": -3.0}, {}),
+        ({}, NO_OPINION),
+        ({"eos_token_id": 2, "pad_token_id": 2}, NO_OPINION),
+        ({"temperature": 0.6, "top_p": 0.95}, replace(NOTHING_CHANGED, temperature=0.6, top_p=0.95)),
+        ({"top_k": 64}, replace(NOTHING_CHANGED, top_k=64)),
+        ({"do_sample": True, "temperature": 0.3}, replace(NOTHING_CHANGED, temperature=0.3)),
+        ({"do_sample": False}, replace(NOTHING_CHANGED, temperature=0.0)),
+        ({"repetition_penalty": 1.3}, replace(NO_OPINION, repetition_penalty=1.3)),
+        ({"max_new_tokens": 77}, replace(NO_OPINION, max_new_tokens=77)),
+        ({"temperature": -3.0}, NO_OPINION),
     ],
 )
-def test_sampling_defaults_are_the_models_own(generation: dict, changes: dict) -> None:
-    assert sampling_of(GenerationConfig(**generation), 1000) == Sampling(**changes).merged(NO_OPINION)
+def test_sampling_defaults_are_the_models_own(generation: dict, expected: Sampling) -> None:
+    assert sampling_of(GenerationConfig(**generation), 1000) == expected
 
 
 def test_an_index_that_names_what_cannot_be_a_file_is_one_sentence(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class PanelTexts(Figures):
         Uncounted.NOTHING_READ: "It ended before the model had read anything.",
         Uncounted.UNKNOWN: "What it cost was not counted.",
     }
-    BEGAN_SHARED = "What chats begin with alike, such as the system prompt, is read once and kept for all of them."
+    BEGAN_SHARED = "A beginning that several chats share, such as the system prompt, is read once for all of them."
 
     STORAGE = "Storage"
     STORAGE_WAITS = "Looking…"

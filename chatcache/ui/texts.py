@@ -89,7 +89,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
     EMPTY_REPLY = "The reply has no text."
 
     WELCOME = "What would you like to talk about?"
-    WELCOME_DETAIL = "It runs on this machine, and everything it reads is kept: each turn computes only what is new."
+    WELCOME_DETAIL = "The model runs on this machine and keeps all it has read: each turn computes only what is new."
 
     NO_CHATS = "Chats you start appear here."
     SHOW_MORE = "Show more"
@@ -161,7 +161,7 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
             return f"{self.tokens(num_typed)} typed"
         if num_left < 0:
             return f"{self.tokens(num_typed)} typed, {self.number(-num_left)} more than the context has left"
-        return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left for the reply"
+        return f"{self.tokens(num_typed)} typed, {self.number(num_left)} left in the context"
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} of {total}"

@@ -92,7 +92,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
     EMPTY_REPLY = "Yanıtta metin yok."
 
     WELCOME = "Ne hakkında konuşmak istersiniz?"
-    WELCOME_DETAIL = "Bu makinede çalışır ve okuduğu her şey saklanır: her turda yalnızca yeni olan hesaplanır."
+    WELCOME_DETAIL = "Model bu makinede çalışır ve okuduğu her şeyi saklar: her turda yalnızca yeni olan hesaplanır."
 
     NO_CHATS = "Başlattığınız sohbetler burada görünür."
     SHOW_MORE = "Daha fazla göster"
@@ -189,7 +189,7 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
             return f"{self.tokens(num_typed)} yazıldı"
         if num_left < 0:
             return f"{self.tokens(num_typed)} yazıldı, bağlamda kalandan {self.number(-num_left)} fazla"
-        return f"{self.tokens(num_typed)} yazıldı, yanıt için {self.number(num_left)} kaldı"
+        return f"{self.tokens(num_typed)} yazıldı, bağlamda {self.number(num_left)} kaldı"
 
     def alternative(self, number: int, total: int) -> str:
         return f"{number} / {total}"

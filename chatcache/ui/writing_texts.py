@@ -28,7 +28,7 @@ class WritingTexts:
         "What was found stands in another version of this chat. It can be shown once the present reply is written."
     )
     MESSAGE_WAITS = (
-        "A reply is still being written. Your message waits in the box until you send it after that, or stop the reply."
+        "A reply is still being written. Your message stays in the box: send it when that is done, or stop the reply."
     )
     SAVE = "Save"
     SAVE_AND_SEND = "Save and send"
