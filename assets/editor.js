@@ -3,7 +3,7 @@
 // is shown no longer, as another window went elsewhere, it goes into the message box, and the page says so.
 (() => {
   const { chatcache } = window;
-  let open = null; // { form, id, key, position, isSaving, before }
+  let open = null; // { form, id, key, position, hasFocus, isSaving, before }
   let seen = null; // the chat whose messages are on the page
   let isArriving = true; // a form that was left open in the chat is opened again, once its messages can be edited
 
@@ -48,7 +48,7 @@
     const form = document.querySelector(`#editors form[data-role="${role}"]`).cloneNode(true);
     const textarea = form.querySelector("textarea");
     const before = chatcache.sourceOf(message);
-    open = { form, id, key: keyOf(id), position: message.dataset.position, isSaving: false, before };
+    open = { form, id, key: keyOf(id), position: message.dataset.position, hasFocus: false, isSaving: false, before };
     textarea.value = chatcache.drafts.get(open.key) || before;
     form.hidden = false;
     message.append(form);
@@ -80,6 +80,10 @@
     }));
   };
 
+  // A repaint takes the focus away for a moment, and nobody has left the form then.
+  document.addEventListener("focusin", ({ target }) => {
+    if (open) open.hasFocus = open.form.contains(target);
+  });
   document.addEventListener("submit", (event) => {
     if (!event.target.matches("form.editor")) return;
     event.preventDefault();
@@ -111,8 +115,11 @@
       leave();
       isArriving = true;
     },
+    hasFocus: () => open !== null && open.hasFocus,
+    // Whoever writes in the form sees it, whatever else happens on the page.
+    isWriting: () => open !== null && open.hasFocus && !open.isSaving,
     // After a repaint; says whether the focus is settled.
-    keep: (hadFocus) => {
+    keep: () => {
       resume();
       if (!open || open.form.isConnected) return false;
       const message = article(open.id);
@@ -122,9 +129,8 @@
         return true;
       }
       message.append(open.form);
-      if (hadFocus) open.form.querySelector("textarea").focus({ preventScroll: true });
-      return hadFocus;
+      if (open.hasFocus) open.form.querySelector("textarea").focus({ preventScroll: true });
+      return open.hasFocus;
     },
-    holds: (element) => open !== null && open.form.contains(element),
   };
 })();

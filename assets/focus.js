@@ -33,10 +33,8 @@
   };
 
   let held = null;
-  let isInEditor = false;
   document.addEventListener("focusin", ({ target }) => {
     held = nameOf(target);
-    isInEditor = Boolean(chatcache.editor?.holds(target));
   });
   // Whoever clicks beside everything has taken the focus away.
   document.addEventListener("pointerdown", ({ target }) => {
@@ -60,7 +58,7 @@
 
   const keep = () => {
     unfold();
-    if (chatcache.editor?.keep(isInEditor) || isInEditor || !held) return;
+    if (chatcache.editor?.keep() || chatcache.editor?.hasFocus() || !held) return;
     const active = document.activeElement;
     const isLost = active === document.body || active === held.element;
     if (!isLost) return;

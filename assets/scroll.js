@@ -49,6 +49,7 @@
     talk().scrollTop += left;
   };
   const settle = () => {
+    if (chatcache.editor.isWriting()) return;
     const found = soughtArticle();
     if (found) {
       const { top, height } = talk().getBoundingClientRect();

@@ -155,3 +155,20 @@ def test_a_message_whose_arrow_is_clicked_stays_where_it_is(page: Page, site: Si
     expect(page.get_by_text("1 of 2")).to_be_visible()
     page.wait_for_timeout(300)
     assert abs(top_of(first_arrow) - top) < 2
+
+
+def test_a_message_that_is_edited_far_above_the_end_is_in_view_and_stays_there(page: Page, site: Site) -> None:
+    page.set_viewport_size(LOW)
+    session_id = open_chat(page, site, SHORT, *QUESTIONS)
+    expect(button(page, texts.ROLL_BACK)).to_be_in_viewport()
+    edit = button(page, texts.EDIT_QUESTION).nth(1)
+    expect(edit).not_to_be_in_viewport()
+    edit.dispatch_event("click")
+    form = page.locator("#transcript form.editor")
+    expect(form).to_be_in_viewport(ratio=1)
+    site.service.send(session_id, "From another window.").result(60)
+    expect(replies(page)).to_have_count(6)
+    expect(form).to_be_in_viewport(ratio=1)
+    button(page, texts.SAVE_AND_SEND).click()
+    expect(replies(page)).to_have_count(2)
+    expect(button(page, texts.ROLL_BACK)).to_be_in_viewport()
