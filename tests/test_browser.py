@@ -245,6 +245,28 @@ def test_a_lost_connection_is_said_and_heals(page: Page, context: BrowserContext
     expect(button(page, "Continue")).to_be_visible()
 
 
+def test_what_does_not_reach_the_server_is_said_at_once_and_stays_in_the_box(
+    page: Page, context: BrowserContext, site: Site
+) -> None:
+    page.add_init_script(
+        "const again = setInterval; setInterval = (call, ms, ...rest) => (ms === 3000 ? 0 : again(call, ms, ...rest));"
+    )
+    open_chat(page, site, SHORT, "One.")
+    lost = page.get_by_role("alert").filter(has_text="Connection lost")
+    box(page).fill("Two.")
+    page.wait_for_timeout(1000)
+    context.set_offline(True)
+    expect(lost).to_be_hidden()
+    box(page).press("Enter")
+    expect(lost).to_be_visible()
+    expect(box(page)).to_have_value("Two.")
+    context.set_offline(False)
+    page.reload()
+    expect(lost).to_be_hidden()
+    expect(box(page)).to_have_value("Two.")
+    expect(replies(page)).to_have_count(1)
+
+
 def test_two_tabs_on_one_session_stay_in_step(page: Page, context: BrowserContext, site: Site) -> None:
     session_id = open_chat(page, site, LONG)
     other = context.new_page()
