@@ -93,11 +93,10 @@ def _render_chat(texts: Texts, chat: StoredChat, *, is_current: bool) -> str:
     note = f" ({texts.IN_THE_BIN})" if chat.is_deleted else ""
     name = html.escape(f"{texts.DROP_CACHE}: {chat.title or texts.UNTITLED}")
     current = ' class="current"' if is_current else ""
-    target = html.escape(chat.session_id)
+    about = f' data-message="{html.escape(chat.session_id)}" aria-label="{name}"'
     return (
         f'<li{current}><span title="{title}">{title}{note}</span><span>{texts.size(chat.num_bytes)}</span>'
-        f'<button type="button" class="control icon drop" data-action="drop" data-message="{target}" title="{name}">'
-        f"<span>{name}</span></button></li>"
+        f"{_button('drop', texts.DROP_CACHE, more=about)}</li>"
     )
 
 
