@@ -156,10 +156,9 @@ def test_every_scene_has_its_room_in_every_language_scheme_and_width(screen: Scr
     page.locator("#transcript .message.reply").first.hover()
     screen.keep("chat")
 
-    details = button(page, texts.SHOW_DETAILS).first
     if screen.is_narrow:
         expect(page.locator("#panels")).to_be_hidden()
-        details.click()
+        button(page, texts.SHOW_DETAILS).first.click()
     page.locator("#cache-meanings summary").click()
     screen.keep("cache")
     page.locator("#cache-meanings summary").click()
@@ -173,7 +172,7 @@ def test_every_scene_has_its_room_in_every_language_scheme_and_width(screen: Scr
         head.click()
 
     if screen.is_narrow:
-        details.click()
+        button(page, texts.CLOSE).click()
     screen.show_list()
     expect(page.locator("#chats a").first).to_be_visible()
     if screen.is_narrow:

@@ -222,3 +222,26 @@ def test_a_panel_that_is_opened_comes_into_view(context: BrowserContext, site: S
         unfold(page, name)
         page.wait_for_function(has_come, arg=panel)
         unfold(page, name)
+
+
+def test_on_a_phone_the_figures_are_one_line_and_a_sheet_over_the_chat_that_is_closed(page: Page, site: Site) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    session_id = open_chat(page, site, SHORT, "One.")
+    side, details = page.locator("#side"), button(page, texts.SHOW_DETAILS).last
+    expect(details).to_be_visible()
+    assert side.evaluate("e => e.offsetHeight") <= 80
+    end = box(page).bounding_box()
+    for close in (
+        lambda: button(page, texts.CLOSE).click(),
+        lambda: page.keyboard.press("Escape"),
+        lambda: page.mouse.click(195, 30),
+    ):
+        details.click()
+        expect(button(page, texts.CLOSE)).to_be_in_viewport(ratio=1)
+        expect(page.locator("#panels")).to_be_visible()
+        site.service.regenerate(session_id).result(60)  # the region is painted anew
+        expect(button(page, texts.CLOSE)).to_have_attribute("aria-expanded", "true")
+        close()
+        expect(page.locator("#panels")).to_be_hidden()
+        expect(details).to_have_attribute("aria-expanded", "false")
+    assert box(page).bounding_box() == end

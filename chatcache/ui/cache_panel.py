@@ -28,7 +28,7 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
         f"{_render_turn(texts, figures)}{_render_whereabouts(texts, figures)}"
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
-        f"{texts.SHOW_DETAILS}</button>{pictures}{facts}{notices}</section>"
+        f"<span>{texts.SHOW_DETAILS}</span><span>{texts.CLOSE}</span></button>{pictures}{facts}{notices}</section>"
     )
 
 
