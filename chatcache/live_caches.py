@@ -200,7 +200,8 @@ class LiveCaches:
         if not others or num_tokens is None:
             return bool(others)
         idle = [*self.idle(key), *(IdleCache(other, self.budget.held(other)) for other in others)]
-        return self.room.can_fit(key, self._need(key, num_tokens), idle)
+        need = self.room.need(self.caches[key], num_tokens, piece_tokens=SMALLEST_CHUNK_TOKENS)
+        return self.room.can_fit(key, need, idle)
 
     def can_go_on(self, key: SessionKey, cache: SessionCache, num_tokens: int) -> bool:
         """Whether the turn, which waits, has room again for `num_tokens` tokens in `cache`, or is the first by now."""

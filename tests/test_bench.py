@@ -137,9 +137,10 @@ def test_a_row_of_our_own_gives_lines_with_what_is_wanted_of_them(name: str, tin
 
 
 @pytest.mark.slow
-def test_a_start_is_measured_beside_the_imports_alone(tiny_bench: Workbench, tmp_path: Path) -> None:
-    peer = tiny_bench.peers[0]
-    peer._model.save_pretrained(tmp_path / "tiny")
+def test_a_start_is_measured_beside_the_imports_alone(
+    tiny_bench: Workbench, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    tiny_llama.model.save_pretrained(tmp_path / "tiny")
     tiny_bench.tokenizer.save_pretrained(tmp_path / "tiny")
     config = ServiceConfig(model=str(tmp_path / "tiny"), data_dir=tmp_path / "data")
     page, model = ROWS["startup"](dataclasses.replace(tiny_bench, config=config))

@@ -28,6 +28,7 @@ from chatcache.chat import ChatService
 from chatcache.config import ServiceConfig
 from chatcache.engine import SAVE_EVERY_TOKENS
 from chatcache.loader import load_model
+from chatcache.session_key import SessionKey
 from chatcache.stats import Sampling
 
 pytestmark = pytest.mark.slow
@@ -122,7 +123,7 @@ def answer(folder: str, data_dir: str, dtype: str, session_ids: list[str], regen
         for session_id in session_ids:
             service.prefetch(session_id)
             num_held, held = held_by(service, session_id)
-            runtime.scheduler.call(partial(runtime.pool.drop, "local", session_id))
+            runtime.scheduler.call(partial(runtime.pool.drop, SessionKey("local", session_id)))
             forwarded.clear()
             reply = service.send(session_id, "Go on", LONGER).result(TIMEOUT_S)
             answers[session_id] = {

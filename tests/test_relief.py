@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -197,6 +197,32 @@ def test_of_two_turns_that_do_not_fit_together_the_later_one_waits_and_goes_on(
     assert any("this reply goes on when another one has ended" in sentence for sentence in second.stats.fallbacks)
 
 
+@pytest.mark.slow
+def test_a_chat_that_would_fit_alone_in_small_pieces_waits_for_the_others(loaded: LoadedModel, tmp_path: Path) -> None:
+    """Whatever runs beside it, a reply ends as it would alone."""
+    chats = [
+        ("quantized-int8", "word " * 90),
+        ("dynamic", "Numbers such as 1, 22, 333"),
+        ("quantized-int4", "naïve café " * 30),
+        ("dynamic", "The quick brown fox " * 25),
+        ("quantized-int8", "lazy"),
+    ]
+    most = dataclasses.replace(GREEDY, max_new_tokens=60)
+
+    def reasons(folder: str, asked: Sequence[tuple[str, str]]) -> list[FinishReason]:
+        with open_service(
+            loaded, tmp_path / folder, max_concurrent_turns=5, memory_budget_bytes=int(2.25 * BLOCK_BYTES)
+        ) as service:
+            ids = [service.create_session(settings={"cache": kind}).id for kind, _ in asked]
+            turns = [service.send(each, text, most) for each, (_, text) in zip(ids, asked, strict=True)]
+            return [turn.result(TIMEOUT_S).stats.finish_reason for turn in turns]
+
+    alone = [reasons(f"alone {number}", [chat])[0] for number, chat in enumerate(chats)]
+    assert alone.count(FinishReason.CONTEXT_FULL) == 1
+    for number in range(3):
+        assert reasons(f"together {number}", chats) == alone
+
+
 def test_a_turn_that_waits_for_memory_can_be_stopped_and_its_chat_goes_on(loaded: LoadedModel, tmp_path: Path) -> None:
     with open_service(loaded, tmp_path, memory_budget_bytes=8 * BLOCK_BYTES) as service:
         sessions = [service.create_session() for _ in range(2)]
@@ -325,6 +351,7 @@ def test_an_allocation_that_fails_anywhere_changes_no_reply(
             for reply, _ in replies:
                 assert reply.stats.num_prompt_tokens == reply.stats.num_cached_tokens + reply.stats.num_computed_tokens
             service.delete(session.id)
+            service.purge(session.id)
 
 
 def test_memory_that_stays_short_takes_the_ladder_step_by_step(
