@@ -80,9 +80,11 @@ class CacheProblems:
         return self._get(key).save is not None
 
     def note_save(self, key: SessionKey, sentence: str | None) -> None:
-        """How the last save went; None: well."""
+        """How the last save went; None: well. Why an earlier one was refused is not replaced by what follows from it."""
         with self._lock:
-            self._put(key, replace(self._problems.get(key, _Problem()), save=sentence))
+            before = self._problems.get(key, _Problem())
+            if sentence != CHAIN_GONE or before.save is None:
+                self._put(key, replace(before, save=sentence))
 
     def note_restore(self, key: SessionKey, sentence: str | None) -> None:
         """How the last restore went; None: well."""
