@@ -80,7 +80,7 @@ class CacheProblems:
         return self._get(key).save is not None
 
     def note_save(self, key: SessionKey, sentence: str | None) -> None:
-        """How the last save went; None: well. Why an earlier one was refused is not replaced by what follows from it."""
+        """How the last save went; None: well. Why one was refused is not replaced by what follows from it."""
         with self._lock:
             before = self._problems.get(key, _Problem())
             if sentence != CHAIN_GONE or before.save is None:
