@@ -276,7 +276,7 @@ def test_two_tabs_on_one_session_stay_in_step(page: Page, context: BrowserContex
     expect(button(other, "Stop")).to_be_visible()
     expect(replies(other).locator(".prose")).not_to_be_empty()
     say(other, "Me too!")
-    waits = other.get_by_role("status").get_by_text("Your message waits in the box")
+    waits = other.get_by_role("status").get_by_text("Your message stays in the box")
     expect(waits).to_be_visible()
     expect(other.get_by_role("alert")).to_have_count(0)
     expect(box(other)).to_have_value("Me too!")
