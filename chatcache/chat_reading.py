@@ -9,6 +9,7 @@ from typing import Any
 from chatcache.chat_settings import is_thinking
 from chatcache.owned_sessions import OwnedSessions, whole_number
 from chatcache.reports import ContextUse, ModelInfo, TurnDetails
+from chatcache.reuse_total import ReuseTotal
 from chatcache.stats import Sampling, TurnStats
 from chatcache.store_errors import translated_store_errors
 from chatcache.text_input import clean_query, clean_text, pieces
@@ -110,6 +111,13 @@ class ChatReading(OwnedSessions):
         with translated_store_errors():
             turns = self._store.latest_turns(self._owner, reply_ids)
         return {reply_id: TurnStats.from_json(turn.stats) for reply_id, turn in turns.items() if turn.stats}
+
+    def reuse_total(self, session_id: str) -> ReuseTotal:
+        """What the cache saved in all turns of the current branch together; of a fork or an import, in those, too, that
+        it came with."""
+        with translated_store_errors():
+            turns = self._store.branch_stats(self._owner, session_id)
+        return ReuseTotal.of(map(TurnStats.from_json, turns))
 
     def turn_details(self, reply_ids: Sequence[str]) -> dict[str, TurnDetails]:
         """How each of these replies was made; replies that no turn made (edited, imported) are left out."""

@@ -17,6 +17,7 @@ from markup import HOSTILE, NOW, Elements, actions_of, assert_harmless, reply, s
 
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
 from chatcache.reports import CacheReport, ContextUse, ModelInfo, TurnDetails
+from chatcache.reuse_total import ReuseTotal
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling, TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.cache_panel import describe, render_cache_panel
@@ -447,6 +448,26 @@ def test_the_panel_says_what_was_reused_from_where_and_what_was_computed() -> No
         "No template of its own.",
     ):
         assert words in text, text
+
+
+def test_the_panel_says_what_the_cache_saved_in_all_turns_together() -> None:
+    total = ReuseTotal(num_turns=9, num_prompt_tokens=13_300, num_reused_tokens=12_345, saved_s=41.2)
+    said = "In this chat: 12,345 tokens (93 %) reused instead of read again"
+    chat = figures()
+    assert said not in render_cache_panel(texts, chat)
+    assert f"{said}, about 41.2 s saved." in render_cache_panel(texts, replace(chat, total=total))
+    assert f"{said}." in render_cache_panel(texts, replace(chat, total=replace(total, saved_s=None)))
+    turkish = render_cache_panel(TURKISH, replace(chat, total=total))
+    assert "12.345 token (%93) yeniden okunmadan kullanıldı, yaklaşık 41,2 sn kazanıldı." in turkish
+    assert texts.IN_THIS_CHAT not in render_cache_panel(texts, replace(chat, total=replace(total, num_turns=1)))
+
+
+def test_while_a_reply_is_written_what_was_saved_before_it_stays() -> None:
+    total = ReuseTotal(num_turns=9, num_prompt_tokens=100, num_reused_tokens=60)
+    before = CacheLook(REPORT, 0, USE, total)
+    messages = (user("a"), reply("", status=MessageStatus.GENERATING))
+    running = ChatFigures.of(MODEL, View(session("A chat"), messages, 0, {}, None), before)
+    assert "In this chat: 60 tokens (60 %)" in render_cache_panel(texts, running)
 
 
 def test_what_keeps_the_cache_from_being_stored_is_told() -> None:

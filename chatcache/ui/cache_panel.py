@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 from chatcache.reports import CacheReport, LiveChat
+from chatcache.reuse_total import ReuseTotal
 from chatcache.stats import TurnStats
 from chatcache.ui.bars import Part, render_account, render_bar, render_legend, sized
 from chatcache.ui.chart import Line, render_chart
@@ -26,7 +27,7 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
-        f"{_render_turn(texts, figures)}{_render_whereabouts(texts, figures)}"
+        f"{_render_turn(texts, figures)}{_render_total(texts, figures.total)}{_render_whereabouts(texts, figures)}"
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
         f"<span>{texts.SHOW_DETAILS}</span><span>{texts.CLOSE}</span></button>{pictures}{facts}{notices}</section>"
     )
@@ -69,6 +70,14 @@ def _render_turn(texts: Texts, figures: ChatFigures) -> str:
     if figures.stats is not None:
         return heading + _render_account(texts, figures, figures.stats) + _render_speeds(texts, figures)
     return heading + (f'<p class="account">{texts.UNCOUNTED[figures.uncounted]}</p>' if figures.uncounted else "")
+
+
+def _render_total(texts: Texts, total: ReuseTotal) -> str:
+    """What the cache saved in the chat; nothing as long as the last turn says it all."""
+    if total.num_turns < 2 or not total.num_reused_tokens:
+        return ""
+    said = texts.saved_in_chat(total.num_reused_tokens, total.num_prompt_tokens, total.saved_s)
+    return f'<p class="quiet total">{said}</p>'
 
 
 def _render_whereabouts(texts: Texts, figures: ChatFigures) -> str:

@@ -13,11 +13,12 @@ from enum import StrEnum
 from chatcache.context_window import ContextWindow
 from chatcache.events import Phase, StatusEvent
 from chatcache.reports import CacheReport, ContextUse, ModelInfo
+from chatcache.reuse_total import ReuseTotal
 from chatcache.stats import FinishReason, Sampling, TurnStats
 from chatcache.ui.view import CacheLook, View
 from storage.records import Message, MessageStatus
 
-QUEUED, NOTHING_DONE = StatusEvent(Phase.QUEUED), TurnStats()
+QUEUED, NOTHING_DONE, NOTHING_SAVED = StatusEvent(Phase.QUEUED), TurnStats(), ReuseTotal()
 
 
 class Uncounted(StrEnum):
@@ -48,9 +49,10 @@ class Progress:
         if report is None:
             return None
         before = look.use if look is not None else None
+        total = look.total if look is not None else NOTHING_SAVED
         num_fed = self.stats.num_prompt_tokens + self.stats.num_completion_tokens
         frame = before.num_frame_tokens if before is not None else 0
-        return CacheLook(report, 0, ContextUse(num_fed, frame) if num_fed else before)
+        return CacheLook(report, 0, ContextUse(num_fed, frame) if num_fed else before, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class ChatFigures:
     Of the model's window `num_used_tokens` are taken by the chat, `num_frame_tokens` by what comes around its next
     message, `num_kept_tokens` are kept free for the reply, `num_free_tokens` are left. `use` and `report` are None
     before they were asked for. `num_disk_bytes`: what of this chat's cache is stored, told where nothing is in memory.
+    `total`: what the cache saved in the turns that have ended.
     """
 
     model: ModelInfo
@@ -75,6 +78,7 @@ class ChatFigures:
     report: CacheReport | None = None
     num_disk_bytes: int = 0
     use: ContextUse | None = None
+    total: ReuseTotal = NOTHING_SAVED
 
     @classmethod
     def of(
@@ -115,6 +119,7 @@ class ChatFigures:
             report=look.report,
             num_disk_bytes=look.num_disk_bytes,
             use=look.use,
+            total=look.total,
         )
 
     @property

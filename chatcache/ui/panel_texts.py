@@ -109,10 +109,14 @@ class PanelTexts(Figures):
     PLAN_ADVICE = "What would help"
     IT_FITS_THEN = "It fits then."
 
+    IN_THIS_CHAT = "In this chat"
     WHAT_FIGURES_MEAN = "What the figures mean"
     MEANINGS: ClassVar[Mapping[str, str]] = {
         "REUSED_TOKENS": "What the model had read before, in this chat or another: it costs nothing.",
         "COMPUTED_TOKENS": "What the model had to read for this reply.",
+        "IN_THIS_CHAT": "The turns of the branch that is shown, added up; in a fork, those it came with, too. Seconds: "
+        "as long as reading that much takes at the highest speed with which this chat was read, less fetching from "
+        "disk.",
         "RESERVED": "Memory that is set aside for chats before they need it, so that no reply runs out of it half way.",
         "USED": "All that was read and written in this chat. The token that ends a reply is read with the next turn, "
         "so this can be one less than read and written together.",
@@ -143,6 +147,12 @@ class PanelTexts(Figures):
         if limits.high is None:
             return f"{limits.low:g} or more"
         return f"{limits.low:g} to {limits.high:g}"
+
+    def saved_in_chat(self, num_reused: int, num_total: int, saved_s: float | None) -> str:
+        """`num_reused` of `num_total` tokens were not read again, which saved `saved_s` (None: nobody can say)."""
+        reused = f"{self.tokens(num_reused)} ({self.percent(num_reused, num_total)} %) reused instead of read again"
+        saved = f", about {self.seconds(saved_s)} saved" if saved_s is not None else ""
+        return f"{self.IN_THIS_CHAT}: {reused}{saved}."
 
     def other_chats(self, num_chats: int) -> str:
         return "1 other chat" if num_chats == 1 else f"{self.number(num_chats)} other chats"

@@ -15,8 +15,8 @@ from chatcache.ui.storage_panel import render_waiting
 from chatcache.ui.texts import Texts
 
 MEANT_OF_CACHE = (
-    "REUSED_TOKENS", "COMPUTED_TOKENS", "RESERVED", "USED", "FRAME", "RESERVED_FOR_REPLY", "TTFT", "SPEED", "WRITTEN",
-    "KIND", "IN_MEMORY",
+    "REUSED_TOKENS", "COMPUTED_TOKENS", "IN_THIS_CHAT", "RESERVED", "USED", "FRAME", "RESERVED_FOR_REPLY", "TTFT",
+    "SPEED", "WRITTEN", "KIND", "IN_MEMORY",
 )  # fmt: skip
 MEANT_OF_STORAGE = ("DATABASE", "SHARED", "SET_ASIDE", "HIT_RATE")
 """The figures that are explained, in the order in which they stand."""

@@ -110,10 +110,13 @@ class TurkishPanels(PanelTexts):
     PLAN_ADVICE = "Ne yardımcı olur"
     IT_FITS_THEN = "O zaman sığar."
 
+    IN_THIS_CHAT = "Bu sohbette"
     WHAT_FIGURES_MEAN = "Sayılar ne anlatıyor"
     MEANINGS: ClassVar[Mapping[str, str]] = {
         "REUSED_TOKENS": "Modelin bu sohbette ya da bir başkasında önceden okuduğu: yeniden hesaplanmaz.",
         "COMPUTED_TOKENS": "Modelin bu yanıt için okuması gereken.",
+        "IN_THIS_CHAT": "Görünen dalın turları, toplam olarak; başka bir sohbetten açıldıysa onunla gelenler de. Süre: "
+        "o kadarını, bu sohbetin en hızlı okunduğu hızla okumak ne kadar sürerse, diskten getirme süresi düşülerek.",
         "RESERVED": "Hiçbir yanıt yarıda belleksiz kalmasın diye sohbetlere önceden ayrılan bellek.",
         "USED": "Bu sohbette okunanların ve yazılanların tümü. Yanıtı bitiren token bir sonraki turda okunur; bu "
         "yüzden okunan ile yazılanın toplamından bir eksik olabilir.",
@@ -139,6 +142,11 @@ class TurkishPanels(PanelTexts):
     def limits(self, limits: Limits) -> str:
         low = f"{limits.low:g}".replace(".", ",")
         return f"en az {low}" if limits.high is None else f"{low} ile {limits.high:g} arası"
+
+    def saved_in_chat(self, num_reused: int, num_total: int, saved_s: float | None) -> str:
+        reused = f"{self.tokens(num_reused)} (%{self.percent(num_reused, num_total)}) yeniden okunmadan kullanıldı"
+        saved = f", yaklaşık {self.seconds(saved_s)} kazanıldı" if saved_s is not None else ""
+        return f"{self.IN_THIS_CHAT}: {reused}{saved}."
 
     def other_chats(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} başka sohbet"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from chatcache.errors import InvalidInputError
 from chatcache.reports import CacheReport, ContextUse, TurnDetails
+from chatcache.reuse_total import ReuseTotal
 from chatcache.stats import TurnStats
 from chatcache.turn import Turn
 from chatcache.ui.place import Place
@@ -54,12 +55,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class CacheLook:
-    """What the service says of a chat's cache in memory, on disk (told where it is not in memory), and of what the chat
-    takes of the context (None: the model's template refuses it)."""
+    """What the service says of a chat's cache: in memory, on disk (told where it is not in memory); of what the chat
+    takes of the context (None: the model's template refuses it); and of what the cache saved in all of its turns."""
 
     report: CacheReport
     num_disk_bytes: int = 0
     use: ContextUse | None = None
+    total: ReuseTotal = field(default_factory=ReuseTotal)
 
 
 def load_view(service: ChatService, place: Place) -> View | None:
@@ -102,4 +104,4 @@ def look_at_cache(service: ChatService, session_id: str) -> CacheLook:
         use = service.context_use(session_id)
     except InvalidInputError:
         use = None
-    return CacheLook(report, stored.get(session_id, 0), use)
+    return CacheLook(report, stored.get(session_id, 0), use, service.reuse_total(session_id))
