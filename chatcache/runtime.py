@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from chatcache.loader import LoadedModel
     from chatcache.model_parts import ModelParts
     from chatcache.persistence import Persistence
-    from chatcache.session_pool import SessionPool
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +135,6 @@ class Runtime:
     def parts(self) -> ModelParts:
         """What needs the weights. Waits for them; raises what loading them raised, or ServiceClosedError."""
         return self.loading.result()
-
-    @property
-    def pool(self) -> SessionPool:
-        """Waits for the weights, as `parts` does."""
-        return self.parts.pool
 
     @property
     def persistence(self) -> Persistence:

@@ -55,7 +55,7 @@ def unlimited(embedded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -
 @contextmanager
 def watched(service: ChatService, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All cache bytes together, measured after every forward and restored piece: never above the budget."""
-    pool, advance = runtime_of(service).pool, SessionCache.advance
+    pool, advance = runtime_of(service).parts.pool, SessionCache.advance
 
     def look(self: SessionCache, token_ids: list[int]) -> None:
         for _ in range(2):  # before and after the tokens settle

@@ -153,11 +153,11 @@ def test_a_converted_cache_is_stored_beside_those_of_its_kind_and_restored_after
         exact = send(service, session, "Hello")
         service.update_session(session.id, settings=INT8)
         rounded = goes_on(service, "Go on", held_after(exact))
-        live = runtime_of(service).pool.live.caches[SessionKey("local", session.id)]
+        live = runtime_of(service).parts.pool.live.caches[SessionKey("local", session.id)]
         before = live.export(0, live.num_tokens)
     with open_service(tiny_llama, tmp_path) as service:
         assert service.prefetch(session.id) == held_after(rounded)
-        restored = runtime_of(service).pool.live.caches[SessionKey("local", session.id)]
+        restored = runtime_of(service).parts.pool.live.caches[SessionKey("local", session.id)]
         after = restored.export(0, restored.num_tokens)
         assert not restored.is_pure
         assert before.token_ids == after.token_ids
@@ -183,7 +183,7 @@ def test_a_cache_that_is_half_converted_is_not_stored_and_that_is_told(
         session = service.create_session()
         send(service, session, "Hello")
         monkeypatch.setattr(SessionCache, "is_mixed", True)
-        pool = runtime_of(service).pool
+        pool = runtime_of(service).parts.pool
         assert not runtime_of(service).scheduler.call(lambda: pool.live.save(SessionKey("local", session.id)))
         assert service.cache_report(session.id).problem == HALF_CONVERTED
 

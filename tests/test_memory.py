@@ -29,7 +29,7 @@ LAYER_BYTES = BLOCK_BYTES // 2
 @contextmanager
 def watched(service: ChatService) -> Iterator[list[int]]:
     """All cache bytes together, measured after every layer of every forward: never above the budget."""
-    pool, seen = runtime_of(service).pool, []
+    pool, seen = runtime_of(service).parts.pool, []
 
     def look(*_: object) -> None:
         measured = sum(cache.num_bytes for cache in pool.live.caches.values())

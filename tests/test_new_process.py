@@ -81,7 +81,7 @@ def held_by(service: ChatService, session_id: str) -> tuple[int, str]:
     runtime = runtime_of(service)
 
     def look() -> tuple[int, str]:
-        (cache,) = (cache for key, cache in runtime.pool.live.caches.items() if key.session_id == session_id)
+        (cache,) = (cache for key, cache in runtime.parts.pool.live.caches.items() if key.session_id == session_id)
         return cache.num_tokens, digest_of(cache.export(0, cache.num_tokens)) if cache.is_croppable else ""
 
     return runtime.scheduler.call(look)
@@ -123,7 +123,7 @@ def answer(folder: str, data_dir: str, dtype: str, session_ids: list[str], regen
         for session_id in session_ids:
             service.prefetch(session_id)
             num_held, held = held_by(service, session_id)
-            runtime.scheduler.call(partial(runtime.pool.drop, SessionKey("local", session_id)))
+            runtime.scheduler.call(partial(runtime.parts.pool.drop, SessionKey("local", session_id)))
             forwarded.clear()
             reply = service.send(session_id, "Go on", LONGER).result(TIMEOUT_S)
             answers[session_id] = {

@@ -222,16 +222,23 @@ def test_a_chat_that_is_only_passed_by_is_not_read(
     service: ChatService, page: Page, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 2 * TIMEOUT_S)
-    reading = Reading()
-    monkeypatch.setattr(service, "prefetch", reading)
+    other_id, asked = service.create_session().id, list[str]()
+    monkeypatch.setattr(service, "prefetch", asked.append)
 
     async def passed_by() -> None:
         async with Tab(service, page, session_id) as tab:
             await tab.sees_in("cache", texts.ON_DISK)
-        await asyncio.to_thread(tab.follower._watchers.shutdown)
+            (watch,) = tab.follower._watches.values()
+            while watch.reading is None:
+                await asyncio.sleep(0.01)
+        await watch.reading
+        monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 0)
+        async with Tab(service, page, other_id) as tab:
+            while not asked:
+                await asyncio.sleep(0.01)
 
     run(passed_by)
-    assert not reading.has_begun.is_set()
+    assert asked == [other_id]
 
 
 def test_what_fails_once_its_tab_has_left_is_told_nobody(

@@ -45,7 +45,7 @@ def loaded(tiny_llama: LoadedModel) -> Iterator[LoadedModel]:
 @contextmanager
 def watched(service: ChatService, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """All cache bytes together, measured whenever any layer wrote: never above the budget."""
-    pool, seen = runtime_of(service).pool, []
+    pool, seen = runtime_of(service).parts.pool, []
 
     def look() -> None:
         measured = sum(cache.num_bytes for cache in pool.live.caches.values())
@@ -153,7 +153,7 @@ def test_when_there_is_room_again_new_turns_go_back_up(loaded: LoadedModel, tmp_
         small, events = run(service.send(session.id, "Go on", GREEDY))
         assert small.stats.cache_kind == "quantized-int8", "there is no more room than before"
         assert small.stats.reuse[0].source == "live"
-        runtime_of(service).pool.budget.limit_bytes = 40 * BLOCK_BYTES
+        runtime_of(service).parts.pool.budget.limit_bytes = 40 * BLOCK_BYTES
         back, events = run(service.send(session.id, "And?", GREEDY))
         stats = back.stats
         assert stats.cache_kind == "dynamic"
@@ -264,7 +264,7 @@ def test_copies_on_their_way_to_disk_count_and_are_waited_for_where_they_are_in_
         copies_bytes = report.num_tokens * BLOCK_BYTES // 256
         assert (report.num_bytes, report.reserved_bytes) == (BLOCK_BYTES, BLOCK_BYTES + copies_bytes)
         # A second block fits, and a layer beside it, but not the copies, too.
-        runtime_of(service).pool.budget.limit_bytes = 3 * BLOCK_BYTES + copies_bytes // 2
+        runtime_of(service).parts.pool.budget.limit_bytes = 3 * BLOCK_BYTES + copies_bytes // 2
         turn = service.send(session.id, "Go on", dataclasses.replace(LONG, max_new_tokens=150))
         with pytest.raises(TimeoutError):
             turn.result(0.1)
@@ -346,7 +346,7 @@ def test_an_allocation_that_fails_anywhere_changes_no_reply(
             assert [ids_of(reply) for reply, _ in replies] == expected
             told = [event.kind for _, events in replies for event in events if event.kind != "restored"]
             assert told == ["retry"]
-            cache = runtime_of(service).pool.live.caches[next(reversed(runtime_of(service).pool.live.caches))]
+            *_, cache = runtime_of(service).parts.pool.live.caches.values()
             cache.check()
             for reply, _ in replies:
                 assert reply.stats.num_prompt_tokens == reply.stats.num_cached_tokens + reply.stats.num_computed_tokens

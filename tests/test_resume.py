@@ -64,12 +64,12 @@ def test_restored_tensors_are_the_saved_ones_byte_for_byte(tiny_llama: LoadedMod
         send(service, session.id, "word " * 150)
         send(service, session.id, "Two", Sampling(temperature=0.0, max_new_tokens=300))
         runtime = runtime_of(service)
-        (live,) = runtime.pool.live.caches.values()
+        (live,) = runtime.parts.pool.live.caches.values()
         before = live.export(0, live.num_tokens)
         assert before.start == 0
     with open_service(tiny_llama, tmp_path) as service:
         assert service.prefetch(session.id) == len(before.token_ids)
-        (restored,) = runtime_of(service).pool.live.caches.values()
+        (restored,) = runtime_of(service).parts.pool.live.caches.values()
         after = restored.export(0, restored.num_tokens)
     assert after.token_ids == before.token_ids
     for mine, its in zip(before.layers, after.layers, strict=True):

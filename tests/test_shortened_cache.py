@@ -210,7 +210,7 @@ def test_a_chat_that_runs_short_of_memory_goes_on_with_shortened_layers_and_says
             reply, kinds = ended(service.send(session.id, text, SAMPLING))
             assert reply.message.token_ids == reference.message.token_ids
             assert (reply.stats.cache_kind, reply.stats.num_recomputed_tokens) == ("dynamic", 0)
-            assert runtime_of(service).pool.budget.reserved_bytes <= budget
+            assert runtime_of(service).parts.pool.budget.reserved_bytes <= budget
             told += kinds
         assert told == ["shorten"]
         again, kinds = ended(service.regenerate(session.id, sampling=SAMPLING))
@@ -240,7 +240,7 @@ def test_what_is_not_on_disk_yet_is_saved_before_layers_forget_it(
                 ended(service.send(session.id, earlier, SAMPLING))
         num_tokens = service.cache_report(session.id).num_tokens + service.count_tokens(text) + 50
         budget = budget_for(-(-num_tokens // BLOCK_TOKENS) * BLOCK_TOKENS, 5 * BLOCK_TOKENS)
-        runtime_of(service).pool.budget.limit_bytes = budget
+        runtime_of(service).parts.pool.budget.limit_bytes = budget
         reply, kinds = ended(service.send(session.id, text, SAMPLING))
         assert kinds == ["shorten"]
         assert service.cache_report(session.id).problem is None

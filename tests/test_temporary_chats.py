@@ -122,7 +122,7 @@ def test_a_deleted_temporary_chat_is_gone_and_not_in_the_bin(service: ChatServic
     for read in (service.get_session, service.messages, service.undelete, service.purge, service.is_temporary):
         with pytest.raises(NotFoundError):
             read(session.id)
-    assert runtime_of(service).pool.report() == ()
+    assert runtime_of(service).parts.pool.report() == ()
 
 
 def test_nobody_else_sees_a_temporary_chat(service: ChatService) -> None:
@@ -173,7 +173,7 @@ def test_a_cache_that_left_memory_is_computed_again_and_not_looked_for_on_disk(
         session = service.create_session(temporary=True)
         send(service, session.id, "Hello")
         runtime = runtime_of(service)
-        runtime.scheduler.call(lambda: runtime.pool.drop(SessionKey("local", session.id)))
+        runtime.scheduler.call(lambda: runtime.parts.pool.drop(SessionKey("local", session.id)))
         reply = send(service, session.id, "Go on")
         assert (reply.stats.num_cached_tokens, reply.stats.reuse) == (0, ())
         assert service.cache_report(session.id).problem is None

@@ -113,7 +113,7 @@ def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         prefetched = prefetched_in_part(service, stored_chat, pool, disk)
-        budget = runtime_of(service).pool.budget
+        budget = runtime_of(service).parts.pool.budget
         unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
         turn = service.send(service.create_session().id, "Hello", GREEDY)
         assert prefetched.result(30) == 0
@@ -133,7 +133,7 @@ def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_prefetche
     disk = SlowDisk(monkeypatch)
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         prefetched = prefetched_in_part(service, stored_chat, pool, disk)
-        live = runtime_of(service).pool.live
+        live = runtime_of(service).parts.pool.live
         (restore,) = live.filling.values()
         steps: set[tuple[bool, bool]] = set()
 
@@ -171,7 +171,7 @@ def test_while_a_prefetch_waits_for_copies_on_their_way_to_disk_replies_are_writ
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
         other = service.create_session()
         send(service, other.id, "Hello " * 300)
-        budget = runtime_of(service).pool.budget
+        budget = runtime_of(service).parts.pool.budget
         unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
         prefetched = pool.submit(service.prefetch, stored_chat)
         answered = send(service, service.create_session(settings={"cache": "none"}).id, "Meanwhile")
