@@ -8,7 +8,7 @@ element.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-session]");
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  window.chatcache.scroll.expectWord(link.querySelector(".excerpt mark")?.textContent ?? "");
+  window.chatcache.expectWords(new URL(link.href).searchParams.getAll("word"));
   window.chatcache.go(link.dataset.session, false, link.dataset.message);
 });
 

@@ -49,6 +49,10 @@
     unfolded.set(keyOf(details), !details.open);
     requestAnimationFrame(() => details.open && details.scrollIntoView({ block: "nearest" }));
   });
+  chatcache.unfold = (details) => {
+    unfolded.set(keyOf(details), true);
+    details.open = true;
+  };
   const unfold = () => {
     for (const details of document.querySelectorAll("#conversation details")) {
       const wanted = unfolded.get(keyOf(details));

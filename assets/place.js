@@ -8,7 +8,7 @@ const follow = (session) => {
   if (travels.length) return;
   const url = new URL(window.location.href);
   const isThere = window.chatcache.addressed() === session;
-  url.searchParams.delete("message");
+  for (const found of ["message", "word"]) url.searchParams.delete(found);
   if (session) url.searchParams.set("session", session);
   else url.searchParams.delete("session");
   if (url.href !== window.location.href) window.history[isThere ? "replaceState" : "pushState"](null, "", url);

@@ -7,26 +7,17 @@
   const ABOVE = 0.15; // of the height: what stands above a message that was looked for
   let atEnd = true;
   let held = null; // { position, top }
-  let sought = null; // { id, word }: a message, and what it was found by
-  let word = "";
+  let sought = null; // the id of a message
 
   const talk = () => document.getElementById("conversation");
   const topOf = (position) =>
     document.querySelector(`#transcript article[data-position="${position}"] .versions`)?.getBoundingClientRect().top;
-  const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought.id)}"]`);
-  // Where the word stands in a reply, unless that is seen anyway, together with its beginning.
-  const wordIn = (article) => {
-    const prose = sought.word && article.querySelector(".prose");
-    const texts = prose && document.createTreeWalker(prose, NodeFilter.SHOW_TEXT);
-    while (texts?.nextNode()) {
-      const start = texts.currentNode.data.indexOf(sought.word);
-      if (start < 0) continue;
-      const range = document.createRange();
-      range.setStart(texts.currentNode, start);
-      const isFarDown = range.getBoundingClientRect().top - article.getBoundingClientRect().top > talk().clientHeight / 2;
-      return isFarDown ? range : null;
-    }
-    return null;
+  const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought)}"]`);
+  // The word that it was found by, unless that is seen anyway, together with the message's beginning.
+  const wordFarDown = (article) => {
+    const word = chatcache.wordIn(article);
+    const isFarDown = word && word.getBoundingClientRect().top - article.getBoundingClientRect().top > talk().clientHeight / 2;
+    return isFarDown ? word : null;
   };
   const look = () => {
     atEnd = talk().scrollHeight - talk().scrollTop - talk().clientHeight < NEAR_PX;
@@ -53,7 +44,7 @@
     const found = soughtArticle();
     if (found) {
       const { top, height } = talk().getBoundingClientRect();
-      talk().scrollTop += (wordIn(found) ?? found).getBoundingClientRect().top - top - ABOVE * height;
+      talk().scrollTop += (wordFarDown(found) ?? found).getBoundingClientRect().top - top - ABOVE * height;
     } else if (held) keepHeld();
     else if (atEnd) talk().scrollTop = talk().scrollHeight;
   };
@@ -73,14 +64,10 @@
       chatcache.unmark();
       atEnd = true;
     },
-    // To a message, once it is shown; `expectWord` says by what the next one was found.
+    // To a message, once it is shown.
     seek: (id) => {
-      sought = { id, word };
-      word = "";
+      sought = id;
       settle();
-    },
-    expectWord: (found) => {
-      word = found;
     },
     hold: (position) => {
       if (held?.position !== position) held = { position, top: topOf(position) };

@@ -104,7 +104,7 @@ def _has(column: InstrumentedAttribute[str], term: str) -> ColumnElement[bool]:
 def _has_message(term: str, *, has_text_index: bool) -> ColumnElement[bool]:
     if has_text_index and len(term) >= FEWEST_CHARACTERS:
         return MessageRow.seq.in_(rows_with(term))
-    return _has(MessageRow.text, term)
+    return func.searched_text(MessageRow.text, MessageRow.role, type_=Text).contains(term, autoescape=True)
 
 
 class ChatSearch:

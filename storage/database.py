@@ -22,7 +22,7 @@ from storage.data_dir import ensure_private_file, lock_data_dir, unusable
 from storage.errors import DatabaseClosedError, DatabaseError, DataDirError, DiskFullError
 from storage.folding import fold
 from storage.migration import migrate, newest_revision, revision_of
-from storage.text_index import ensure_text_index
+from storage.text_index import ensure_text_index, searched_text
 
 DATABASE_NAME = "chats.db"
 BUSY_TIMEOUT_S = 30.0
@@ -170,7 +170,8 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.isolation_level = None
         # One damaged byte in a text must not make the whole chat unreadable.
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        connection.create_function("fold", 1, _fold, deterministic=True)
+        connection.create_function("fold", 1, _of_text(fold), deterministic=True)
+        connection.create_function("searched_text", 2, _of_text(searched_text), deterministic=True)
         for pragma in ("foreign_keys=ON", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -181,8 +182,9 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _fold(value: Any) -> Any:
-    return fold(value) if isinstance(value, str) else value
+def _of_text(function: Callable[..., str]) -> Callable[..., Any]:
+    """The function for SQL, where a text may be none."""
+    return lambda value, *others: function(value, *others) if isinstance(value, str) else value
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""What a reader sees of a Markdown text: its words without its marks, for a line in a list."""
+"""What a reader sees of a Markdown text: its words without its marks, to be searched, and for a line in a list."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from markdown_it import MarkdownIt
@@ -13,8 +14,19 @@ LONG_CHARACTERS = 4000
 """Of longer texts only the part around what was looked for is read, so that a list of many stays quick."""
 NUM_AROUND = 1000
 
+_MARKS = "[*`~]+"
+_MARKS_INSIDE = re.compile(rf"(?<=\w){_MARKS}(?=\w)")
 _BREAKS = ("softbreak", "hardbreak")
 _MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def searched(text: str) -> str:
+    """A folded Markdown text to be searched: as it is written, then its words that have marks inside, without them."""
+    folded = fold(text)
+    if _MARKS_INSIDE.search(folded) is None:
+        return folded
+    marked = (word for word in folded.split() if _MARKS_INSIDE.search(word))
+    return "\n".join([folded, *(re.sub(_MARKS, "", word) for word in marked)])
 
 
 def plain_words(text: str, terms: Sequence[str]) -> str:
@@ -39,7 +51,7 @@ def _pieces(tokens: Sequence[Token]) -> Iterator[str]:
 def _around(text: str, terms: Sequence[str]) -> str:
     """Whole paragraphs, from the one before the first that has the longest of the terms, as far as an excerpt needs."""
     parts = text.split("\n\n")
-    places = (at for term in sorted(terms, key=len, reverse=True) for at, p in enumerate(parts) if term in fold(p))
+    places = (at for term in sorted(terms, key=len, reverse=True) for at, p in enumerate(parts) if term in searched(p))
     found = next(places, 0)
     chosen = parts[max(0, found - 1) : found + 1]
     for part in parts[found + 1 :]:

@@ -1,8 +1,8 @@
 """SQLite's own full text index of messages: which messages contain a term, wherever it stands and in any script.
 
-It is derived from the table `messages` and can be made anew at any time. It knows folded texts (see `folding`), three
-letters at a time (FTS5's `trigram`), so that a word is found while it is typed, inside other words, and in scripts that
-write no spaces. A reply enters it when it is no longer being written.
+It is derived from the table `messages` and can be made anew at any time. It knows folded texts (see `searched_text`),
+three letters at a time (FTS5's `trigram`), so that a word is found while it is typed, inside other words, and in
+scripts that write no spaces. A reply enters it when it is no longer being written.
 
 Whoever writes messages need not know it: triggers note in an ordinary table which messages changed, and the index is
 brought up to date before it is asked. So a damaged index can refuse no message.
@@ -18,6 +18,8 @@ from sqlalchemy import ColumnClause, Connection, Select, column, select, table, 
 from sqlalchemy.exc import DBAPIError
 
 from storage.folding import fold
+from storage.plain_words import searched
+from storage.records import Role
 
 TABLE = "message_texts"
 DUE = f"{TABLE}_due"
@@ -81,7 +83,7 @@ def index_due_texts(connection: Connection) -> None:
     """Bring the index up to date with some of the messages that changed, few enough that no other writer waits long."""
     due = connection.execute(
         text(
-            f"SELECT due.seq, messages.text, messages.status FROM {DUE} due LEFT JOIN messages USING (seq)"
+            f"SELECT due.seq, messages.text, role, messages.status FROM {DUE} due LEFT JOIN messages USING (seq)"
             " ORDER BY due.seq LIMIT :at_most"
         ),
         {"at_most": NUM_INDEXED_AT_ONCE},
@@ -94,8 +96,13 @@ def index_due_texts(connection: Connection) -> None:
     if settled:
         connection.execute(
             text(f"INSERT INTO {TABLE}(rowid, text) VALUES (:seq, :folded)"),
-            [{"seq": row.seq, "folded": fold(row.text)} for row in settled],
+            [{"seq": row.seq, "folded": searched_text(row.text, row.role)} for row in settled],
         )
+
+
+def searched_text(message: str, role: str) -> str:
+    """In what a message is searched: folded, and where it is Markdown, its words as a reader sees them, too."""
+    return searched(message) if role == Role.ASSISTANT else fold(message)
 
 
 def is_possible() -> bool:

@@ -44,6 +44,7 @@ def chat_with(site: Site, word: str, position: int) -> tuple[str, str]:
 
 def find(page: Page, word: str) -> Locator:
     """The only chat that has the word, in the list."""
+    expect(page.locator("body.cc-ready")).to_be_visible()
     if not page.locator("#sidebar.open").count():
         page.locator("#sidebar .toggle-button").click()
     page.get_by_role("textbox", name=texts.SEARCH_CHATS).fill(word)
@@ -59,6 +60,12 @@ def message(page: Page, message_id: str) -> Locator:
 
 def is_marked(shown: Locator) -> bool:
     return bool(shown.evaluate("e => getComputedStyle(e.querySelector('.bubble') ?? e).outlineStyle === 'solid'"))
+
+
+def marked_words(page: Page) -> list[str]:
+    """What is marked inside messages, as it stands there."""
+    words: list[str] = page.evaluate("[...(CSS.highlights.get('cc-found') ?? [])].map((range) => range.toString())")
+    return words
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -87,10 +94,68 @@ def test_in_a_message_longer_than_the_screen_the_word_is_shown_until_the_person_
     find(page, "curlew").click()
     expect(message(page, long.id)).to_be_focused()
     expect(page.locator("#transcript strong")).to_be_in_viewport(ratio=1)
+    assert marked_words(page) == ["curlew"]
     box(page).fill("And now?")
     button(page, texts.SEND).click()
     expect(button(page, texts.REGENERATE)).to_be_in_viewport()
     assert not is_marked(message(page, long.id))
+    assert marked_words(page) == []
+
+
+def test_every_word_that_was_found_is_marked_as_it_is_written_and_the_frame_fades(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    said = "A **Dun**lin3 flew.\n\n- the DUNLIN3, by the stilt\n- dun\n- lin3\n\n```python\ndunlin3 = 'Stílt'\n```"
+    site.service.edit(site.service.messages(session_id)[1].id, said)
+    page.get_by_role("textbox", name=texts.SEARCH_CHATS).fill("dunlin3 stilt")
+    expect(page.locator("#chats a mark").first).to_be_visible()
+    page.locator("#chats a").click()
+    found = message(page, site.service.messages(session_id)[1].id)
+    expect(found).to_be_focused()
+    assert marked_words(page) == ["Dunlin3", "DUNLIN3", "stilt", "dunlin3", "Stílt"]
+    page.wait_for_function("e => getComputedStyle(e).outlineColor === 'rgba(0, 0, 0, 0)'", arg=found.element_handle())
+    site.service.update_session(session_id, title="A repaint")
+    expect(page.get_by_role("heading", name="A repaint")).to_be_visible()
+    assert marked_words(page) == ["Dunlin3", "DUNLIN3", "stilt", "dunlin3", "Stílt"]
+
+
+def test_a_hit_in_a_folded_file_unfolds_it_and_is_seen(page: Page, site: Site) -> None:
+    lines = [f"line {number}" for number in range(400)]
+    lines[300] = "here stands a godwit, far down"
+    much = "Much to say.\n" * 40
+    session_id = open_chat(page, site, SHORT, f"{much}\nnotes.txt\n```txt\n" + "\n".join(lines) + "\n```")
+    page.goto(site.url)
+    find(page, "godwit").click()
+    expect(message(page, site.service.messages(session_id)[0].id)).to_be_focused()
+    expect(page.locator("#transcript .file")).to_have_attribute("open", "")
+    assert marked_words(page) == ["godwit"]
+    seen = """() => {
+        const [word] = CSS.highlights.get('cc-found');
+        const { top, bottom, left } = word.getBoundingClientRect();
+        const at = document.elementFromPoint(left + 1, (top + bottom) / 2);
+        return at?.closest('.file pre') != null;
+    }"""
+    page.wait_for_function(seen)
+
+
+def test_a_hit_in_another_version_of_a_chat_in_the_bin_says_so_and_restoring_leads_to_it(
+    page: Page, site: Site
+) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    shown = site.service.messages(session_id)[1]
+    site.service.edit(shown.id, "Here stands a whimbrel.")
+    whimbrel = site.service.messages(session_id)[1]
+    site.service.select(shown.id)
+    site.service.delete(session_id)
+    page.goto(site.url)
+    page.locator("#bin").click()
+    find(page, "whimbrel").click()
+    notice = page.locator("#notice")
+    expect(notice).to_contain_text(texts.FOUND_IN_THE_BIN)
+    assert site.service.get_session(session_id).tip_id == shown.id
+    notice.get_by_role("button", name=texts.RESTORE).click()
+    expect(message(page, whimbrel.id)).to_be_in_viewport()
+    expect(notice).to_contain_text(texts.FOUND_IN_ANOTHER_VERSION)
+    assert marked_words(page) == ["whimbrel"]
 
 
 def test_a_hit_in_another_version_shows_that_version_and_the_way_back(page: Page, site: Site) -> None:
@@ -121,7 +186,19 @@ def test_what_was_found_can_be_opened_in_another_tab(page: Page, site: Site) -> 
     tab = page.context.new_page()
     tab.goto(address)
     expect(message(tab, message_id)).to_be_in_viewport(ratio=1)
+    assert marked_words(tab) == ["spoonbill"]
     expect(message(tab, message_id)).to_be_focused()
     expect(tab).to_have_url(site.address(session_id))
     tab.reload()
     expect(replies(tab)).to_have_count(NUM_MESSAGES_SHOWN // 2)
+
+
+@pytest.mark.parametrize("named", ["nonsense", str(uuid.uuid4())])
+def test_a_message_that_is_not_there_does_not_stay_in_the_address(page: Page, site: Site, named: str) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    page.goto(f"{site.address(session_id)}&message={named}&word=one")
+    expect(replies(page)).to_have_count(1)
+    expect(page).to_have_url(site.address(session_id))
+    page.goto(f"{site.url}?message={named}")
+    expect(page.get_by_role("heading", name=texts.WELCOME)).to_be_visible()
+    expect(page).to_have_url(site.url)

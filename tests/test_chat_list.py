@@ -139,7 +139,7 @@ def test_a_found_chat_shows_what_was_found_and_where_and_nothing_of_it_is_markup
         assert markup.count("<mark>") == 2
         assert "<mark>&lt;i&gt;</mark>" in markup
         leads_to = [value for name, value in Elements(markup).attributes if name == "href"]
-        assert leads_to == ["?session=s1&message=m1", "?session=s2"]
+        assert leads_to == ["?session=s1&message=m1&word=%3Ci%3E", "?session=s2"]
 
 
 # What a browser sends

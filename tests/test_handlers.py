@@ -110,8 +110,14 @@ def test_a_hit_on_another_branch_is_not_shown_at_the_cost_of_a_reply_that_is_bei
     running.result(60)
     before = service.get_session(session_id)
     service.delete(session_id)
-    assert go_to_found(service, page, session_id, old.id)[0].message_id is None, "nothing changes in the bin"
-    assert service.get_session(session_id).tip_id == before.tip_id
+    place, said = go_to_found(service, page, session_id, old.id)
+    assert (place, said) == (Place(session_id, visit=1, message_id=old.id), ""), "the follower says what can be done"
+    assert service.get_session(session_id).tip_id == before.tip_id, "nothing changes in the bin"
+    undelete = gr.EventData(None, {"action": "undelete", "message": session_id})
+    restored = Actions(service, page, texts).act(place.to_json(), "", "", "", undelete)
+    assert Place.from_json(restored[page.place]) == Place(session_id, visit=2, message_id=old.id)
+    assert told(page, restored).startswith(texts.FOUND_IN_ANOTHER_VERSION)
+    assert service.get_session(session_id).tip_id == old.id
 
 
 @pytest.mark.parametrize("message_id", ["nonsense", "of another chat"])

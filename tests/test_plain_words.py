@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage import plain_words as module
 from storage.folding import fold
-from storage.plain_words import LONG_CHARACTERS, plain_words
+from storage.plain_words import LONG_CHARACTERS, plain_words, searched
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,20 @@ def test_what_a_reader_does_not_see_is_shown_as_it_is_written_where_it_was_looke
     text = "See [a **page**](https://example.com/otters)."
     assert plain_words(text, ["page"]) == "See a page."
     assert plain_words(text, ["example.com"]) == text
+
+
+@pytest.mark.parametrize("filler", ["", "Some words.\n\n" * 1000])
+def test_a_word_of_which_a_part_is_bold_is_searched_and_shown_as_the_one_word_it_is(filler: str) -> None:
+    text = f"{filler}The **Mar**malade`2` is *good*, and snake_case stays."
+    found = searched(text)
+    assert found.startswith(fold(text))
+    assert found.removeprefix(fold(text)).split() == ["marmalade2"]
+    assert "The Marmalade2 is good" in plain_words(text, ["marmalade2"])
+
+
+def test_a_text_without_marks_inside_words_is_searched_as_it_is() -> None:
+    text = "**Otters** keep `smooth` stones in a_b; 2 * 3."
+    assert searched(text) == fold(text)
 
 
 def test_of_a_long_text_the_part_around_what_was_looked_for_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,13 @@ def test_a_replys_excerpt_has_its_words_without_the_marks_and_a_persons_own_is_a
     assert excerpt(store, "heron") == [("a **heron**", ["heron"])]
 
 
+def test_a_word_of_a_reply_is_found_as_a_reader_sees_it_whatever_part_of_it_is_bold(store: ChatStore) -> None:
+    chat(store, "a", "a **mar**malade2 here")
+    assert excerpt(store, "marmalade2") == [("re: a marmalade2 here", ["marmalade2"])]
+    begin(store, chat(store, "b", "one"), "a **sea**weed3", None)
+    assert excerpt(store, "seaweed3") == [], "a person's own text is shown as it is written"
+
+
 def test_hits_in_the_title_are_marked_and_a_chat_may_have_no_excerpt(store: ChatStore) -> None:
     chat(store, "My Café", "nothing of it")
     (only,) = store.search(ME, "cafe")

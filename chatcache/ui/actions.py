@@ -226,7 +226,11 @@ class Actions(Handlers):
         return self.go(place, None) | self.say_deleted(session, is_temporary=is_temporary)
 
     def _undelete(self, click: _Click) -> Updates:
-        return self.go(click.place, self._service.undelete(click.target).id)
+        """Back from the bin, and to what was found in the chat, where a search led there."""
+        moved, found_id = self.go(click.place, self._service.undelete(click.target).id), click.place.message_id
+        if found_id is not None:
+            moved |= self._finder.lead(Place.from_json(moved[self._page.place]), found_id)
+        return moved
 
     # ------------------------------------------------------------------ private
 

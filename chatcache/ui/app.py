@@ -37,7 +37,7 @@ model thread, and from a battery when nobody is there."""
 
 STYLE_SHEETS = ("chat", "side", "content", "writing")
 
-PAGE_SCRIPTS = ("page", "scroll", "found", "steps", "editor", "focus", "composer", "import", "panels", "keys")
+PAGE_SCRIPTS = ("page", "scroll", "words", "found", "steps", "editor", "focus", "composer", "import", "panels", "keys")
 """What runs once for the whole page; the first one makes what the others use."""
 
 LANGUAGES = {texts.LANGUAGE: texts for texts in (ENGLISH, TURKISH)}

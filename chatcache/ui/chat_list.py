@@ -1,7 +1,7 @@
 """Sessions → the HTML of the list of chats, of the bin, and of a chat's title.
 
 Each entry is a link to its own address, so it also opens in a new tab; one that shows an excerpt leads to the message
-that it is from. Buttons carry `data-action` and `data-message`.
+that it is from, and names the words that it was found by. Buttons carry `data-action` and `data-message`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 from chatcache.ui.chat_days import ChatGroup, Month
 from chatcache.ui.shelf import EVERYTHING
@@ -109,7 +110,8 @@ def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
         shown = _marked(found.title) or title
         if found.message_id is not None:
             excerpt = f'<span class="excerpt">{_marked(found.excerpt)}</span>'
-            address += f"&amp;message={found.message_id}"
+            words = [("word", piece.text) for piece in dict.fromkeys(found.excerpt) if piece.is_hit]
+            address += html.escape("&" + urlencode([("message", found.message_id), *words]))
             message = f' data-message="{found.message_id}"'
     return (
         f'<a href="{address}" data-session="{session_id}"{message}{current} title="{title}">'

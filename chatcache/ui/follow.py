@@ -126,7 +126,7 @@ class Follower(Handlers):
                 if loading is not None and view.busy_id is not None:
                     progress = Progress(view.busy_id, StatusEvent(Phase.LOADING))
                 figures = self._show_chat(view, look, progress)
-                painted, seen = self._paint(view, loading), view
+                painted, seen = self._paint(view, place, loading), view
                 yield painted | figures
                 if loading is not None:
                     await self._wait_for_change(view, watch, LOADING_INTERVAL_S)
@@ -157,7 +157,7 @@ class Follower(Handlers):
         while not self._is_over(watch):
             await watch.pause(CHANGE_TIMEOUT_S)
 
-    def _paint(self, view: View, loading: LoadingReport | None) -> Updates:
+    def _paint(self, view: View, place: Place, loading: LoadingReport | None) -> Updates:
         page, session, is_busy = self._page, view.session, view.is_busy
         is_empty = not view.messages and not is_busy
         transcript = render_transcript(
@@ -188,7 +188,8 @@ class Follower(Handlers):
             page.stored_settings: stored_mark(session, self._service.model_info),
         }
         if session.deleted_at is not None:
-            updates |= self.say_deleted(session, is_temporary=view.is_temporary)
+            hides_found = place.message_id not in (None, *(message.id for message in view.messages))
+            updates |= self.say_deleted(session, is_temporary=view.is_temporary, hides_found=hides_found)
         return updates
 
     def _paint_nothing(

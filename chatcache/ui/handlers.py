@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import gradio as gr
@@ -57,11 +58,15 @@ class Handlers:
             self._page.notice: "",
         }
 
-    def say_deleted(self, session: ChatSession, *, is_temporary: bool) -> Updates:
-        """Where a chat is now, and the way back. Whoever says it, the person reads one thing."""
+    def say_deleted(self, session: ChatSession, *, is_temporary: bool, hides_found: bool = False) -> Updates:
+        """Where a chat is now, and the way back. Whoever says it, the person reads one thing. `hides_found`: what was
+        found in it stands in a version that is not shown, and restoring the chat leads there."""
         if is_temporary:
             return self.notify(self._texts.GONE)
-        return self.notify(self._texts.deleted(session.title), offer=self.undo("undelete", session.id))
+        said, offer = self._texts.deleted(session.title), self.undo("undelete", session.id)
+        if hides_found:
+            said, offer = f"{said} {self._texts.FOUND_IN_THE_BIN}", replace(offer, name=self._texts.RESTORE)
+        return self.notify(said, offer=offer)
 
     def show(self, figures: ChatFigures) -> Updates:
         """All that the page says in figures of a chat."""

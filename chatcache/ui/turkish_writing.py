@@ -26,6 +26,7 @@ class TurkishWriting(WritingTexts):
     FOUND_BESIDE_A_REPLY = (
         "Bulunan ileti bu sohbetin başka bir sürümünde. Şu anki yanıtın yazılması bitince gösterilebilir."
     )
+    FOUND_IN_THE_BIN = "Bulunan ileti sohbetin başka bir sürümünde. Sohbeti geri yüklemek sizi ona götürür."
     MESSAGE_WAITS = (
         "Bir yanıt hâlâ yazılıyor. İletiniz kutuda duruyor: yanıt bitince gönderin ya da yanıtı şimdi durdurun."
     )

@@ -27,6 +27,7 @@ class WritingTexts:
     FOUND_BESIDE_A_REPLY = (
         "What was found stands in another version of this chat. It can be shown once the present reply is written."
     )
+    FOUND_IN_THE_BIN = "What was found stands in another version of the chat. Restoring the chat leads to it."
     MESSAGE_WAITS = (
         "A reply is still being written. Your message stays in the box: send it when that is done, or stop the reply."
     )
