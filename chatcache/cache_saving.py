@@ -93,10 +93,8 @@ class CacheSaving:
         """Whether the last save of the session's cache did not go to its end."""
         return self._persistence is not None and self._persistence.is_behind(key)
 
-    def is_written(self, saving: Saving) -> bool:
-        """Whether all of it is on disk, and nothing is on its way there."""
-        if self._persistence is None or self._persistence.has_pending:
-            return False
+    def is_saved(self, saving: Saving) -> bool:
+        """Whether all of it is on disk, or on its way there."""
         return self._num_saved(saving) >= saving.num_tokens
 
     def _save(self, saving: Saving, cuts: Sequence[int], room_bytes: int, num_tokens: int) -> bool:

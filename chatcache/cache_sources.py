@@ -51,34 +51,34 @@ class CacheSources:
         form: CacheForm,
         num_expected_tokens: int = 0,
         *,
-        may_wait: bool = True,
+        is_ahead: bool = False,
     ) -> Acquired:
         """The session's live cache from now on, in `form` and aligned to `wanted_ids`; see `SessionPool.acquire`.
-        `may_wait`: for room, until what is in the way is written."""
+        `is_ahead`: no turn needs it yet; see `LiveCaches.reserve_or_spill`."""
         change = self._change_of_form(key, form, max(num_expected_tokens, len(wanted_ids)))
         is_converted = change is FormChange.CONVERT and self._live.convert(key, form.kind)
         if change is not None and not is_converted:
             self.forget(key)
         self._live.forms[key] = form
         acquired = dataclasses.replace(
-            self._from_memory(key, wanted_ids, form.kind, may_wait=may_wait), is_converted=is_converted
+            self._from_memory(key, wanted_ids, form.kind, is_ahead=is_ahead), is_converted=is_converted
         )
         if change is not None and acquired.alignment.reason is MissReason.NO_CACHE:
             acquired = _missed(acquired, change.reason)
         # Also where the cache held nothing else: its own end may be missing, or other chats have stored more.
         return self.with_rest(
-            key, acquired, wanted_ids, is_miss=acquired.alignment.reason is not None, may_wait=may_wait
+            key, acquired, wanted_ids, is_miss=acquired.alignment.reason is not None, is_ahead=is_ahead
         )
 
     def with_rest(
-        self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int], *, is_miss: bool, may_wait: bool = True
+        self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int], *, is_miss: bool, is_ahead: bool = False
     ) -> Acquired:
         """What was acquired, with the restore of what is missing, where that may be stored and there is room for it."""
         cache, useful_ids = acquired.cache, wanted_ids[:-1]  # the last one is always forwarded
         if self._persistence is None or cache.num_tokens >= len(useful_ids):
             return acquired
         was_shortened = cache.is_shortened
-        num_tokens, spilled = self._make_room(key, cache, len(useful_ids), may_wait=may_wait)
+        num_tokens, spilled = self._make_room(key, cache, len(useful_ids), is_ahead=is_ahead)
         restore: Restore | None = None
         if num_tokens > cache.num_tokens:
             ids = useful_ids[:num_tokens]
@@ -118,10 +118,10 @@ class CacheSources:
             ),
         )
 
-    def _from_memory(self, key: SessionKey, wanted_ids: Sequence[int], kind: str, *, may_wait: bool) -> Acquired:
+    def _from_memory(self, key: SessionKey, wanted_ids: Sequence[int], kind: str, *, is_ahead: bool) -> Acquired:
         """The session's cache, or a copy, or a new one, with as much of `wanted_ids` as caches in memory hold."""
         own = self._live.caches.get(key)
-        copied, spilled = self._copied_prefix(key, wanted_ids, may_wait=may_wait)
+        copied, spilled = self._copied_prefix(key, wanted_ids, is_ahead=is_ahead)
         cache = copied or own or self._make_cache(kind)
         try:
             alignment = cache.align(wanted_ids)
@@ -149,7 +149,7 @@ class CacheSources:
         return joined_reuse([live, Reuse("disk", num_from_disk)]), prefetched.seconds
 
     def _make_room(
-        self, key: SessionKey, cache: SessionCache, num_tokens: int, *, may_wait: bool
+        self, key: SessionKey, cache: SessionCache, num_tokens: int, *, is_ahead: bool
     ) -> tuple[int, Spilled]:
         """To how many tokens, up to `num_tokens`, the cache may grow at most, and what has left for that."""
         spilled = Spilled()
@@ -157,12 +157,12 @@ class CacheSources:
         def has_room_for(num_tokens: int) -> bool:
             nonlocal spilled
             need = self._live.room.need(cache, num_tokens, piece_tokens=1)
-            has_room, more = self._live.reserve_or_spill(key, need, may_wait=may_wait)
+            has_room, more = self._live.reserve_or_spill(key, need, is_ahead=is_ahead)
             spilled += more
             return has_room
 
         has_room = has_room_for(num_tokens)
-        if not has_room and cache.can_be_shortened:
+        if not has_room and cache.can_be_shortened and not is_ahead:
             self._live.shorten(key)
             has_room = has_room_for(num_tokens)
         while not has_room and num_tokens > cache.num_tokens:
@@ -171,7 +171,7 @@ class CacheSources:
         return num_tokens, spilled
 
     def _copied_prefix(
-        self, key: SessionKey, wanted_ids: Sequence[int], *, may_wait: bool
+        self, key: SessionKey, wanted_ids: Sequence[int], *, is_ahead: bool
     ) -> tuple[SessionCache | None, Spilled]:
         """A copy of the longest beginning of `wanted_ids` that the owner's other caches hold; None if `key`'s own
         holds as much, or if there is no room for a copy."""
@@ -193,7 +193,7 @@ class CacheSources:
         donor = max(held, key=lambda other: held[other])
         # For a moment there are both, the copy and what it replaces.
         both = live.room.need(live.caches[donor], held[donor]).beside(live.budget.held(key))
-        has_room, spilled = live.reserve_or_spill(key, both, donor, may_wait=may_wait)
+        has_room, spilled = live.reserve_or_spill(key, both, donor, is_ahead=is_ahead)
         try:
             copied = live.caches[donor].fork(held[donor]) if has_room else None
         except Exception:

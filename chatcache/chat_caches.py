@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 from chatcache.memory.outlook import MemoryOutlook, look_ahead
 from chatcache.memory.planner import PlanRequest
 from chatcache.owned_sessions import OwnedSessions, whole_number
-from chatcache.prefetches import Prefetch
+from chatcache.prefetches import IsWanted
 from chatcache.reports import CacheReport, DroppedCaches, LiveChat, StorageReport
 from chatcache.store_errors import translated_store_errors
 from chatcache.verification import Verification
 
 if TYPE_CHECKING:
     from chatcache.model_parts import ModelParts
-
-MAX_PREFETCHES = 8
-"""How often a prefetch is begun anew when what was in its way is written. Then the next turn restores."""
 
 
 class ChatCaches(OwnedSessions):
@@ -80,32 +77,29 @@ class ChatCaches(OwnedSessions):
                 hit_rate=None if parts is None else parts.persistence.hit_rate(self._owner),
             )
 
-    def prefetch(self, session_id: str) -> int:
-        """Read the session's cache from disk before it is needed, where it is not live; how many tokens are held.
+    def prefetch(self, session_id: str, is_wanted: IsWanted = lambda: True) -> int:
+        """Read what memory lacks of the session's cache from disk before it is needed; how many tokens are held.
 
-        Computes nothing. Returns at once while a turn runs; a turn that begins meanwhile takes over.
+        A convenience, which is to cost nobody anything. It computes nothing, waits for no room and has nothing written:
+        it takes what room is free, and that of caches which were read ahead before and not used since. What lacks room
+        is left to the next turn. Returns at once while a turn runs; a turn that begins meanwhile takes over. It ends
+        soon when no call for the session `is_wanted` any more: asked on the model thread, again and again.
         """
         runtime = self._runtime
-        persistence = runtime.persistence  # before the session is held: others may want it while the weights are loaded
-        for _ in range(MAX_PREFETCHES):
-            prefetch = self._begin_prefetch(session_id)
-            if prefetch is not Prefetch.LACKS_ROOM or not persistence.has_pending:
-                break
-            with runtime.while_open():
-                persistence.flush()  # on this thread: the model's goes on meanwhile
-        is_under_way = prefetch is Prefetch.UNDER_WAY
+        runtime.loading.result()  # before the session is held: others may want it while the weights are loaded
+        is_under_way = is_wanted() and self._begin_prefetch(session_id, is_wanted)
         while is_under_way:
             is_under_way = runtime.call(lambda parts: parts.pool.prefetch_more(self._key(session_id)))
         return self.cache_report(session_id).num_tokens
 
-    def _begin_prefetch(self, session_id: str) -> Prefetch:
+    def _begin_prefetch(self, session_id: str, is_wanted: IsWanted) -> bool:
         runtime = self._runtime
         with self._exclusive(session_id) as session:
             if runtime.runner.active(session_id) is not None:
-                return Prefetch.ENDED
+                return False
             fed_ids = self._starter.fed_ids(session, self._store.branch(self._owner, session_id))
             form = self._starter.cache_form(session)
-            return runtime.call(lambda parts: parts.pool.prefetch(self._key(session_id), fed_ids, form))
+            return runtime.call(lambda parts: parts.pool.prefetch(self._key(session_id), fed_ids, is_wanted, form))
 
     def drop_cache(self, session_id: str) -> int:
         """Free the session's cache in memory and on disk; its text stays. Waits for a running turn.

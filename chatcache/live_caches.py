@@ -55,14 +55,16 @@ class LiveCache:
 
 class LiveCaches:
     """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
-    `filling`: what restores those that no turn needs yet; they give way like idle ones. `leaving`: those that are to be
-    forgotten, here and on disk, when the turns that use them end."""
+    `filling`: what restores those that no turn needs yet; they give way like idle ones. `ahead`: those that were
+    brought before any turn needed them, and that none has used since. `leaving`: those that are to be forgotten, here
+    and on disk, when the turns that use them end."""
 
     def __init__(self, persistence: Persistence | None, room: Room) -> None:
         """`room` keeps the caches within their budget."""
         self.caches: dict[SessionKey, SessionCache] = {}
         self.forms: dict[SessionKey, CacheForm] = {}
         self.filling: dict[SessionKey, Restore] = {}
+        self.ahead: set[SessionKey] = set()
         self.leaving: set[SessionKey] = set()
         self.turns = RunningTurns()
         self.room = room
@@ -82,6 +84,7 @@ class LiveCaches:
     def remove(self, key: SessionKey) -> None:
         """Forget the session's cache; also when there is none. What a turn's is to be is still known."""
         self.caches.pop(key, None)
+        self.ahead.discard(key)
         if key not in self.turns:
             self.forms.pop(key, None)
         self.budget.release(key)
@@ -110,22 +113,18 @@ class LiveCaches:
         return may_wait and self._saves.wait_for_copies() and self.room.reserve(key, need)
 
     def reserve_or_spill(
-        self, key: SessionKey, need: Need, *kept: SessionKey, may_wait: bool = True
+        self, key: SessionKey, need: Need, *kept: SessionKey, is_ahead: bool = False
     ) -> tuple[bool, Spilled]:
-        """Reserve, moving idle caches but `kept` to disk where that makes the room. Where it may not wait, only such as
-        are there already leave memory; others are on their way there then."""
-        if self.reserve_need(key, need, may_wait=may_wait):
+        """Reserve, moving idle caches but `kept` to disk where that makes the room. `is_ahead`: for what no turn needs
+        yet. Then nothing is waited for nor written, and only such leave memory as were brought ahead as well."""
+        if self.reserve_need(key, need, may_wait=not is_ahead):
             return True, Spilled()
-        idle = choose_spills(self.budget, key, need, self.idle(key, *kept))
-        savings = [] if may_wait else [self._saving(other) for other in idle]
-        unwritten = [saving for saving in savings if not self._saves.is_written(saving)]
-        for saving in unwritten:
-            if not self._saves.save(saving):
-                self._saves.save_piece(saving)
-        if unwritten:
+        idle = [one for one in self.idle(key, *kept) if one.key in self.ahead or not is_ahead]
+        chosen = choose_spills(self.budget, key, need, idle)
+        if is_ahead and not all(self._saves.is_saved(self._saving(other)) for other in chosen):
             return False, Spilled()
-        spilled = self._spill(idle)
-        return self.reserve_need(key, need, may_wait=may_wait), spilled
+        spilled = self._spill(chosen)
+        return self.reserve_need(key, need, may_wait=not is_ahead), spilled
 
     def settle(self, key: SessionKey, num_tokens: int = 0) -> None:
         """Give back the room that neither the tokens held nor `num_tokens` tokens need."""

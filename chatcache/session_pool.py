@@ -10,14 +10,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from chatcache.acquired import Acquired
-from chatcache.cache.session_cache import SessionCache
+from chatcache.cache.session_cache import Alignment, SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.cache_sources import CacheSources
 from chatcache.live_caches import LiveCache, LiveCaches, Spilled
 from chatcache.memory.budget import Budget
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
-from chatcache.prefetches import Prefetch, Prefetches
+from chatcache.prefetches import IsWanted, Prefetches
+from chatcache.prefix import common_length
 from chatcache.session_key import SessionKey
 
 
@@ -57,6 +58,7 @@ class SessionPool:
         if key in self.live.turns:
             raise RuntimeError("This session's cache is in use by a turn.")
         self._prefetches.end(key)
+        self.live.ahead.discard(key)
         if self._persistence is not None:
             self._persistence.hold(key)
         try:
@@ -99,28 +101,52 @@ class SessionPool:
         if self._persistence is not None:
             self._persistence.let_go(key)
 
-    def prefetch(self, key: SessionKey, wanted_ids: Sequence[int], form: CacheForm | None = None) -> Prefetch:
-        """Begin to restore what is stored of `wanted_ids` before a turn needs it.
+    def prefetch(
+        self, key: SessionKey, wanted_ids: Sequence[int], is_wanted: IsWanted, form: CacheForm | None = None
+    ) -> bool:
+        """Begin to restore what is stored of `wanted_ids` before a turn needs it, or join who does; whether there is
+        more to come, by `prefetch_more`.
 
-        Does nothing where the session has a live cache. It takes what room there is without waiting: turns go on.
+        Does nothing where the session has a live cache that is no beginning of that. It waits for no room, and takes
+        none from a cache that a turn has used.
         """
-        if key in self.live.caches or key in self.live.turns or not wanted_ids:
-            return Prefetch.ENDED
-        # One more, for the message to come.
-        acquired = self._sources.prepare(key, (*wanted_ids, wanted_ids[-1]), form or self._form, may_wait=False)
-        if acquired.restore is None:
-            self.live.settle(key)
-            if acquired.cache.num_tokens:
-                return Prefetch.ENDED
+        form = form or self._form
+        if self._prefetches.join(key, is_wanted):
+            return True
+        if key in self.live.turns or not wanted_ids:
+            return False
+        ids = (*wanted_ids, wanted_ids[-1])  # one more, for the message to come
+        own = self.live.caches.get(key)
+        if own is None:
+            acquired = self._sources.prepare(key, ids, form, is_ahead=True)
+            self.live.ahead.add(key)
+        elif self._lacks_only_the_end(key, own, wanted_ids, form):
+            held = Acquired(own, Alignment(own.num_tokens), ())
+            acquired = self._sources.with_rest(key, held, ids, is_miss=False, is_ahead=True)
+        else:
+            return False
+        if acquired.restore is not None:
+            self._prefetches.begin(key, acquired.restore, is_wanted)
+            return True
+        self.live.settle(key)
+        if not acquired.cache.num_tokens:
             self.drop(key)
-            return Prefetch.LACKS_ROOM
-        self._prefetches.begin(key, acquired.restore)
-        return Prefetch.UNDER_WAY
+        return False
 
     def prefetch_more(self, key: SessionKey) -> bool:
-        """Take in a little more; whether there is more. A turn that begins meanwhile ends it, and restores the rest; so
-        does one of another session that needs the memory."""
+        """Take in a little more; whether there is more. It ends when nobody wants it any more, when a turn begins,
+        which takes over, and when one of another session needs the memory."""
         return self._prefetches.step(key)
+
+    def _lacks_only_the_end(
+        self, key: SessionKey, cache: SessionCache, wanted_ids: Sequence[int], form: CacheForm
+    ) -> bool:
+        """Whether a prefetch may go on with the session's live cache: as it is, without losing anything of it."""
+        if (self.live.forms[key], cache.kind) != (form, form.kind) or not cache.is_pure:
+            return False
+        num_held = cache.num_tokens
+        # The last token that was said was never fed.
+        return num_held < len(wanted_ids) - 1 and common_length(cache.token_ids, wanted_ids) == num_held
 
     def drop(self, key: SessionKey) -> None:
         """Let a session's cache go; also when there is none. A turn that uses it keeps it to its end."""

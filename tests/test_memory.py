@@ -166,6 +166,9 @@ def test_prefetch_and_fork_stay_within_the_budget(tiny_llama: LoadedModel, tmp_p
         fork = service.fork(reply.message.id)
         forked, _ = run(service.send(fork.id, "Go on", GREEDY))
         assert forked.stats.miss_reason is None
+        assert service.prefetch(session.id) == 0, "the other one was used"
+        assert service.cache_report(fork.id).is_live
+        service.drop_cache(fork.id)
         assert service.prefetch(session.id) > 0
         report = service.cache_report(session.id)
         assert report.total_bytes <= report.reserved_bytes <= report.budget_bytes

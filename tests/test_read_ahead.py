@@ -15,6 +15,7 @@ import gradio as gr
 import pytest
 from markup import Elements
 from services import GREEDY, open_service
+from slow_disk import SlowDisk
 
 from chatcache.chat import ChatService
 from chatcache.errors import NotFoundError, Reason, StorageError
@@ -41,7 +42,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def service(tiny_llama: LoadedModel, tmp_path: Path) -> Iterator[ChatService]:
     """Begun anew, with one chat that is stored with its cache, which is not in memory."""
     with open_service(tiny_llama, tmp_path) as service:
-        service.send(service.create_session(sampling=GREEDY).id, "Hello").result(60)
+        session = service.create_session(sampling=GREEDY)
+        service.send(session.id, "Hello").result(60)
+        service.send(session.id, "And you?").result(60)
     with open_service(tiny_llama, tmp_path) as service:
         yield service
 
@@ -122,9 +125,9 @@ def test_reading_ahead_has_the_cache_looked_at_and_not_the_chat(
 ) -> None:
     really_prefetch = service.prefetch
 
-    def prefetch(session_id: str) -> int:
+    def prefetch(session_id: str, is_wanted: Callable[[], bool]) -> int:
         service.update_session(session_id, title="Renamed")
-        return really_prefetch(session_id)
+        return really_prefetch(session_id, is_wanted)
 
     def hear_nothing(_session_id: str, since: int, _timeout_s: float) -> int:
         time.sleep(0.01)
@@ -150,7 +153,8 @@ class Reading:
         self.has_begun, self.ended = threading.Event(), threading.Event()
         self._error = error
 
-    def __call__(self, _session_id: str) -> int:
+    def __call__(self, _session_id: str, is_wanted: Callable[[], bool]) -> int:
+        self.is_wanted = is_wanted
         self.has_begun.set()
         assert self.ended.wait(TIMEOUT_S)
         if self._error is not None:
@@ -222,8 +226,8 @@ def test_a_chat_that_is_only_passed_by_is_not_read(
     service: ChatService, page: Page, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 2 * TIMEOUT_S)
-    other_id, asked = service.create_session().id, list[str]()
-    monkeypatch.setattr(service, "prefetch", asked.append)
+    asked: list[str] = []
+    monkeypatch.setattr(service, "prefetch", lambda session_id, _is_wanted: asked.append(session_id))
 
     async def passed_by() -> None:
         async with Tab(service, page, session_id) as tab:
@@ -232,13 +236,48 @@ def test_a_chat_that_is_only_passed_by_is_not_read(
             while watch.reading is None:
                 await asyncio.sleep(0.01)
         await watch.reading
+        assert asked == []
         monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 0)
-        async with Tab(service, page, other_id) as tab:
+        async with Tab(service, page, session_id):
             while not asked:
                 await asyncio.sleep(0.01)
 
     run(passed_by)
-    assert asked == [other_id]
+    assert asked == [session_id]
+
+
+def test_a_chat_is_read_for_as_long_as_its_tab_is_there(
+    service: ChatService, page: Page, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading()
+    monkeypatch.setattr(service, "prefetch", reading)
+
+    async def left() -> None:
+        async with Tab(service, page, session_id):
+            await reading.begins()
+            assert reading.is_wanted()
+        assert not reading.is_wanted()
+        reading.ended.set()
+
+    run(left)
+
+
+def test_a_chat_left_while_it_was_read_is_read_on_when_it_is_opened_again(
+    service: ChatService, page: Page, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+
+    async def opened_twice() -> None:
+        async with Tab(service, page, session_id):
+            await asyncio.to_thread(disk.allow_first, 2)
+            while not service.cache_report(session_id).is_live:
+                await asyncio.sleep(0.01)
+        disk.allow_all()
+        num_tokens = service.context_use(session_id).num_fed_tokens - 1
+        async with Tab(service, page, session_id) as tab:
+            await tab.sees_in("cache", f"{texts.IN_MEMORY}{texts.tokens(num_tokens)}")
+
+    run(opened_twice)
 
 
 def test_what_fails_once_its_tab_has_left_is_told_nobody(

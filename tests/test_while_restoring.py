@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,9 +47,15 @@ def wait_until_restored_in_part(turn: Turn) -> int:
     return next(event.done for event in states if event.phase is Phase.RESTORING and event.done)
 
 
-def prefetched_in_part(service: ChatService, session_id: str, pool: ThreadPoolExecutor, disk: SlowDisk) -> Future[int]:
+def prefetched_in_part(
+    service: ChatService,
+    session_id: str,
+    pool: ThreadPoolExecutor,
+    disk: SlowDisk,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Future[int]:
     """A prefetch that has brought some tokens and now waits for the disk."""
-    prefetch = pool.submit(service.prefetch, session_id)
+    prefetch = pool.submit(service.prefetch, session_id, is_wanted)
     disk.allow_first(2)
     while service.cache_report(session_id).num_tokens == 0:
         time.sleep(0.001)
@@ -162,27 +169,91 @@ def test_dropping_a_cache_during_a_prefetch_ends_it(
         assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
 
 
-def test_while_a_prefetch_waits_for_copies_on_their_way_to_disk_replies_are_written(
+def test_a_prefetch_ends_when_nobody_wants_it_and_goes_on_when_somebody_does_again(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_write = threading.Event()
-    write = SegmentFolder.write
-    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
+    disk, left = SlowDisk(monkeypatch), threading.Event()
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(1) as pool:
+        prefetched = prefetched_in_part(service, stored_chat, pool, disk, lambda: not left.is_set())
+        left.set()
+        num_tokens = prefetched.result(TIMEOUT_S)
+        assert 0 < num_tokens < service.context_use(stored_chat).num_fed_tokens - 1
+        report = service.cache_report(stored_chat)
+        assert report.reserved_bytes == report.num_bytes, "what was to come takes no room"
+        disk.allow_all()
+        assert service.prefetch(stored_chat) == service.context_use(stored_chat).num_fed_tokens - 1
+        stats = send(service, stored_chat, "Three").stats
+        assert (stats.reuse, stats.miss_reason) == ((Reuse("disk", stats.num_cached_tokens),), None)
+
+
+def test_a_prefetch_goes_on_until_the_last_one_who_wants_it_has_left(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, first_left, second_is_there = SlowDisk(monkeypatch), threading.Event(), threading.Event()
+
+    def second_wants_it() -> bool:
+        second_is_there.set()
+        return True
+
+    with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(2) as pool:
+        first = prefetched_in_part(service, stored_chat, pool, disk, lambda: not first_left.is_set())
+        second = pool.submit(service.prefetch, stored_chat, second_wants_it)
+        assert second_is_there.wait(TIMEOUT_S)
+        first_left.set()
+        disk.allow_all()
+        num_fed = service.context_use(stored_chat).num_fed_tokens
+        assert (second.result(TIMEOUT_S), first.result(TIMEOUT_S)) == (num_fed - 1, num_fed - 1)
+
+
+def test_what_nobody_wants_before_it_has_begun_is_not_read(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        assert service.prefetch(stored_chat, lambda: False) == 0
+
+
+def test_a_prefetch_takes_no_memory_from_chats_that_were_used_and_has_nothing_written(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, write = threading.Event(), SegmentFolder.write
+    monkeypatch.setattr(SegmentFolder, "write", lambda *arguments: may_write.wait(30) and write(*arguments))
+    with open_service(tiny_llama, tmp_path) as service:
         other = service.create_session()
         send(service, other.id, "Hello " * 300)
         budget = runtime_of(service).parts.pool.budget
         unlimited, budget.limit_bytes = budget.limit_bytes, budget.reserved_bytes
-        prefetched = pool.submit(service.prefetch, stored_chat)
-        answered = send(service, service.create_session(settings={"cache": "none"}).id, "Meanwhile")
-        assert answered.stats.finish_reason is not FinishReason.ERROR
-        assert (prefetched.done(), service.cache_report(other.id).is_live) == (False, True)
-        budget.limit_bytes = service.cache_report(other.id).num_bytes
+        assert service.prefetch(stored_chat) == 0, "whatever is on its way to disk is not waited for"
         may_write.set()
-        assert prefetched.result(30) > 0, "what is written can leave memory for it"
-        assert not service.cache_report(other.id).is_live
+        runtime_of(service).persistence.flush()
+        budget.limit_bytes = service.cache_report(other.id).num_bytes
+        assert service.prefetch(stored_chat) == 0
+        assert service.cache_report(other.id).is_live
         budget.limit_bytes = unlimited
-        assert send(service, other.id, "Go on").stats.miss_reason is None
+        assert service.prefetch(stored_chat) > 0
+
+
+def test_what_was_read_ahead_and_never_used_leaves_for_what_is_read_ahead_next(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        other = service.create_session()
+        send(service, other.id, "Hello " * 200)
+        runtime_of(service).persistence.flush()
+    with open_service(tiny_llama, tmp_path) as service:
+        used = service.create_session()
+        send(service, used.id, "Hi")
+        runtime_of(service).persistence.flush()
+        num_tokens = service.prefetch(stored_chat)
+        budget = runtime_of(service).parts.pool.budget
+        budget.limit_bytes = budget.reserved_bytes + budget.free_layer_bytes
+        assert service.prefetch(other.id) > 0
+        assert [service.cache_report(chat).is_live for chat in (used.id, stored_chat)] == [True, False]
+        assert service.prefetch(stored_chat) == num_tokens
+        send(service, stored_chat, "Three")
+        runtime_of(service).persistence.flush()
+        budget.limit_bytes = budget.reserved_bytes
+        assert service.prefetch(other.id) == 0
+        assert service.cache_report(stored_chat).is_live, "it is used now"
 
 
 def test_caches_dropped_while_one_is_restored_are_no_failure(

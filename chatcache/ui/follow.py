@@ -239,7 +239,7 @@ class Follower(Handlers):
                 if changed.done():
                     break
                 yield look
-                if watch.reading is None and not look.report.is_live and view.session.deleted_at is None:
+                if watch.reading is None and look.lacks_tokens and view.session.deleted_at is None:
                     watch.reading = asyncio.ensure_future(self._read_ahead(view.session.id, watch))
                 waited = {changed}
                 if watch.reading is not None and not watch.reading.done():
@@ -253,7 +253,7 @@ class Follower(Handlers):
         await watch.pause(READ_AHEAD_AFTER_S)
         if not self._is_over(watch):
             with contextlib.suppress(ChatCacheError):  # the next turn reads what is missing, and says what is wrong
-                await self._run(self._service.prefetch, session_id)
+                await self._run(self._service.prefetch, session_id, lambda: not self._is_over(watch))
 
     async def _wait_for_change(self, view: View, watch: Watch, most_s: float = math.inf) -> None:
         session, version = view.session, view.session.version

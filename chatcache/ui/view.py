@@ -63,6 +63,11 @@ class CacheLook:
     use: ContextUse | None = None
     total: ReuseTotal = field(default_factory=ReuseTotal)
 
+    @property
+    def lacks_tokens(self) -> bool:
+        """Whether some that the chat was fed are not in memory. The last one that it said was never fed."""
+        return self.use is not None and self.report.num_tokens < self.use.num_fed_tokens - 1
+
 
 def load_view(service: ChatService, place: Place) -> View | None:
     """What `place` shows now; None for a chat not yet begun. Costs what is shown, however long the chat is.
