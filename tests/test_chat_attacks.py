@@ -341,7 +341,9 @@ def test_after_closing_every_call_says_so_and_stores_nothing(tiny_llama: LoadedM
             ("get_session", "is_temporary", "messages", "context_use", "num_messages", "prefetch", "purge"),
             (session.id,),
         ),
-        **dict.fromkeys(("regenerate", "rollback", "undelete", "undone", "update_session"), (session.id,)),
+        **dict.fromkeys(
+            ("regenerate", "reuse_total", "rollback", "undelete", "undone", "update_session"), (session.id,)
+        ),
         **dict.fromkeys(("alternatives", "fork", "select"), (reply.id,)),
         "num_messages_below": (session.id, reply.id),
         **dict.fromkeys(("turn_details", "turn_stats"), ([reply.id],)),
