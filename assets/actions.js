@@ -1,7 +1,9 @@
 // Buttons inside rendered HTML say what they do in data-action, and about what in data-message.
 const FOLLOWED = ["regenerate", "continue", "edit"]; // what is written anew is what the person wants to see
+const REPEATED = ["rollback", "forward"];
 const act = (detail) => {
   if (FOLLOWED.includes(detail.action)) window.chatcache.scroll.toEnd();
+  if (REPEATED.includes(detail.action)) window.chatcache.scroll.hold(`article.tip [data-action="${detail.action}"]`);
   trigger("act", detail);
 };
 element.addEventListener("click", (event) => {

@@ -5,13 +5,13 @@
   const { chatcache } = window;
   const NEAR_PX = 80;
   const ABOVE = 0.15; // of the height: what stands above a message that was looked for
+  const CONTROL_PX = 44;
   let atEnd = true;
-  let held = null; // { position, top }
+  let held = null; // { selector, top }
   let sought = null; // the id of a message
 
   const talk = () => document.getElementById("conversation");
-  const topOf = (position) =>
-    document.querySelector(`#transcript article[data-position="${position}"] .versions`)?.getBoundingClientRect().top;
+  const topOf = (selector) => document.querySelector(`#transcript ${selector}`)?.getBoundingClientRect().top;
   const soughtArticle = () => sought && document.querySelector(`#transcript article[data-id="${CSS.escape(sought)}"]`);
   // The word that it was found by, unless that is seen anyway, together with the message's beginning.
   const wordFarDown = (article) => {
@@ -30,7 +30,10 @@
     if (transcript) Object.assign(transcript.style, { marginTop: `${above}px`, marginBottom: `${below}px` });
   };
   const keepHeld = () => {
-    const sunk = () => (topOf(held.position) ?? held.top) - held.top;
+    if (topOf(held.selector) === undefined) return makeRoom(0, 0);
+    // In view, where what is below the messages has grown.
+    const wanted = Math.min(held.top, talk().getBoundingClientRect().bottom - CONTROL_PX);
+    const sunk = () => topOf(held.selector) - wanted;
     talk().scrollTop += sunk();
     makeRoom(Math.max(0, room.above - Math.round(sunk())), room.below);
     const left = Math.round(sunk());
@@ -69,8 +72,10 @@
       sought = id;
       settle();
     },
-    hold: (position) => {
-      if (held?.position !== position) held = { position, top: topOf(position) };
+    // A control, where it is on screen, although what is above or below it becomes another.
+    hold: (selector) => {
+      const top = topOf(selector);
+      if (held?.selector !== selector && top !== undefined) held = { selector, top };
     },
     // Two frames: the browser scrolls by itself, too, when what is above has grown.
     letGo: () => requestAnimationFrame(() => requestAnimationFrame(() => {

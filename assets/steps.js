@@ -12,7 +12,7 @@
   };
   const begin = (id, position, tell, action, waiting = []) => {
     step = { id, position, tell, waiting, ending: setTimeout(end, MOST_MS) };
-    chatcache.scroll.hold(position);
+    chatcache.scroll.hold(`article[data-position="${position}"] .versions`);
     tell({ action, message: id });
   };
   const goOn = () => {

@@ -172,3 +172,30 @@ def test_a_message_that_is_edited_far_above_the_end_is_in_view_and_stays_there(p
     button(page, texts.SAVE_AND_SEND).click()
     expect(replies(page)).to_have_count(2)
     expect(button(page, texts.ROLL_BACK)).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("num_turns", [4, 12], ids=["short", "long"])
+def test_rolling_back_and_forward_again_needs_no_new_aim(page: Page, site: Site, num_turns: int) -> None:
+    open_chat(page, site, SHORT, *(f"Question {number}." for number in range(num_turns)))
+    for name, steps in ((texts.ROLL_BACK, (-1, -1, -1)), (texts.FORWARD, (1, 1, 1))):
+        expect(button(page, name)).to_be_in_viewport(ratio=1)
+        place = button(page, name).bounding_box()
+        assert place is not None
+        at = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
+        num_shown = replies(page).count()
+        for step in steps:
+            page.wait_for_timeout(600)  # a second click at once would be that of a double click, which is one step
+            page.mouse.click(*at)
+            num_shown += step
+            expect(replies(page)).to_have_count(num_shown)
+    expect(button(page, texts.FORWARD)).to_have_count(0)
+
+
+def test_rolling_back_a_long_message_leaves_the_control_in_view(page: Page, site: Site) -> None:
+    open_chat(page, site, SHORT, "One.", "Two.", "A line.\n" * 12)
+    button(page, texts.ROLL_BACK).click()
+    expect(replies(page)).to_have_count(2)
+    expect(page.locator("#notice")).to_contain_text(texts.ROLLED_BACK)
+    expect(button(page, texts.ROLL_BACK)).to_be_in_viewport(ratio=1)
+    button(page, texts.ROLL_BACK).click()
+    expect(replies(page)).to_have_count(1)

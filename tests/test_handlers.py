@@ -172,6 +172,19 @@ def test_going_forward_takes_back_what_rolling_back_did_to_the_box(service: Chat
     assert changed == "One.\n\nOne. And two, changed.", "what the person has written is not lost"
 
 
+@pytest.mark.parametrize(("typed", "said"), [("", texts.ROLLED_BACK), ("mine", texts.ROLLED_BACK_BEFORE)])
+def test_going_back_says_whether_the_text_stands_before_what_was_typed(
+    service: ChatService, page: Page, typed: str, said: str
+) -> None:
+    session_id, box = service.create_session(sampling=GREEDY).id, typed
+    for text in ("One.", "Two."):
+        service.send(session_id, text).result(60)
+    for _ in range(2):
+        rolled_back = act(service, page, "rollback", "", session_id, box)
+        assert told(page, rolled_back).startswith(said)
+        box = rolled_back[page.message]
+
+
 def test_a_step_forward_from_where_the_chat_no_longer_is_changes_nothing(service: ChatService, page: Page) -> None:
     session_id = service.create_session(sampling=GREEDY).id
     first = service.send(session_id, "One.").result(60).message

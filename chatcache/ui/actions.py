@@ -145,11 +145,12 @@ class Actions(Handlers):
         comes before whatever was being typed."""
         session_id = self._session_as_seen(click)
         below = self._undone_message(session_id)
-        typed = None if below is None else without_message(below, click.text)
+        typed = click.text if below is None else without_message(below, click.text)
+        typed = click.text if typed is None else typed
         rollback = self._service.rollback(session_id)
-        draft = with_message(rollback.prompt.text, click.text if typed is None else typed)
-        return {self._page.message: draft} | self.notify(
-            self._texts.ROLLED_BACK, offer=self.undo("redo", rollback.undone.id)
+        said = self._texts.ROLLED_BACK_BEFORE if typed.strip() else self._texts.ROLLED_BACK
+        return {self._page.message: with_message(rollback.prompt.text, typed)} | self.notify(
+            said, offer=self.undo("redo", rollback.undone.id)
         )
 
     def _edit(self, click: _Click) -> Updates:

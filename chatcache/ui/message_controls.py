@@ -69,9 +69,10 @@ def render_reply_controls(
         )
         return f'{_render_versions(texts, message, *names)}<span class="tools">{tools}</span>'
     steps = render_button("regenerate", message.id, texts.REGENERATE, "regenerate", keys="Alt+Shift+R")
+    steps += render_button("rollback", message.id, texts.ROLL_BACK, "rollback")  # before what comes and goes with turns
     if can_continue(message, stats, is_tip=is_tip, undone_id=undone_id):
         steps += render_button("continue", message.id, texts.CONTINUE, "continue")
-    steps += render_button("rollback", message.id, texts.ROLL_BACK, "rollback") + render_forward(texts, undone_id)
+    steps += render_forward(texts, undone_id)
     return f'{_render_versions(texts, message, *names)}{steps}<span class="tools">{tools}</span>'
 
 

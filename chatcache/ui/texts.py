@@ -123,8 +123,6 @@ class Texts(PanelTexts, WritingTexts, FileTexts, StartingTexts):
     EMPTY_MESSAGE = "There is nothing to send yet. Write a message first."
     OFFLINE = "Connection lost. What was written is kept; this page goes on once chatcache can be reached again."
     NOTHING_TO_STOP = "The reply had already ended."
-    ROLLED_BACK = "Went back one turn. Its text is in the box; nothing was thrown away."
-    ALL_ROLLED_BACK = "You went back to before the first message."
     FILES_GONE = "The file is no longer here. Choose it once more."
     REPLACE = "Replace"
     LOADING = "The model is being loaded. What you send is answered as soon as it is there."

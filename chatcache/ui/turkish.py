@@ -126,8 +126,6 @@ class Turkish(TurkishPanels, TurkishTold, TurkishWriting, TurkishStarting, Texts
     EMPTY_MESSAGE = "Gönderilecek bir şey yok. Önce bir ileti yazın."
     OFFLINE = "Bağlantı koptu. Yazılanlar saklandı; chatcache’e yeniden ulaşılınca bu sayfa kaldığı yerden sürer."
     NOTHING_TO_STOP = "Yanıt zaten bitmişti."
-    ROLLED_BACK = "Bir tur geri gidildi. O turun iletisi kutuda; hiçbir şey atılmadı."
-    ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     FILES_GONE = "Dosya artık burada değil. Bir kez daha seçin."
     REPLACE = "Değiştir"
     LOADING = "Model yükleniyor. Gönderdiğiniz ileti, model hazır olur olmaz yanıtlanır."

@@ -18,6 +18,9 @@ class TurkishWriting(WritingTexts):
     EDIT_REPLY = "Yanıtı düzenle"
     EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
     EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
+    ROLLED_BACK = "Bir tur geri gidildi. O turun iletisi kutuda; hiçbir şey atılmadı."
+    ROLLED_BACK_BEFORE = "Bir tur geri gidildi. O turun iletisi kutuda, yazdıklarınızın önünde; hiçbir şey atılmadı."
+    ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     REGENERATED_FURTHER_UP = (
         "Bu yanıttan sonra gelenler önceki sürümüyle birlikte saklanıyor: yanıtın altındaki ‹ oku onlara geri götürür."
     )

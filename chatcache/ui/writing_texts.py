@@ -17,6 +17,11 @@ class WritingTexts:
     EDIT_REPLY = "Edit reply"
     EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
     EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
+    ROLLED_BACK = "Went back one turn. Its text is in the box; nothing was thrown away."
+    ROLLED_BACK_BEFORE = (
+        "Went back one turn. Its text is in the box, before what you had typed; nothing was thrown away."
+    )
+    ALL_ROLLED_BACK = "You went back to before the first message."
     REGENERATED_FURTHER_UP = (
         "The later turns are kept with the earlier version of this reply: the arrow ‹ below it leads back to them."
     )
