@@ -20,15 +20,15 @@ class PendingSave:
     """A save on its way: `ids` from the prompt's first token on, copies of those that were not stored, as `form`
     says.
 
-    Stored runs are to end at `cuts`. `problem` is what is still to be told when it is written. Recurrent states at
-    `forgotten` positions are no longer needed then.
+    Its segments will end at `ends`, and other saves can go on from there. `problem` is what is still to be told when it
+    is written. Recurrent states at `forgotten` positions are no longer needed then.
     """
 
     key: SessionKey
     form: StoredForm
     ids: tuple[int, ...]
     tokens: TokenRange
-    cuts: tuple[int, ...]
+    ends: tuple[int, ...]
     problem: str | None
     forgotten: frozenset[int]
 
@@ -41,6 +41,14 @@ class PendingSave:
         if needs_state:
             end = max((state.num_tokens for state in self.tokens.states if state.num_tokens <= end), default=0)
         return max(reached, end)
+
+    def last_end(self, ids: tuple[int, ...], reached: int) -> int:
+        """The last of its ends up to which it leads along `ids`, where whole segments lead to `reached` already; that
+        where it leads no further."""
+        if not self.tokens.start <= reached < len(self.ids):
+            return reached
+        common = common_length(self.ids, ids)
+        return max((reached, *(end for end in self.ends if end <= common)))
 
 
 class PendingSaves:

@@ -169,7 +169,8 @@ class Persistence:
         room_bytes: int = MAX_PENDING_BYTES,
     ) -> bool:
         """Have the first `num_tokens` tokens of `cache` (default: all), where they are not stored yet, written in the
-        background; segments end at `cuts`.
+        background; segments end at `cuts`. What only a part of another chat's segment holds is written again: the chat
+        holds nothing but its own.
 
         The copies are made here, so the cache may change at once; they take no more than `room_bytes`. False where not
         all of it is on its way: then `problem` says why, and the next save tries again.
@@ -184,7 +185,7 @@ class Persistence:
         if not ids:
             return True
         try:
-            start = self._stored.num_tokens(key.owner, form, ids)
+            start = self._stored.num_whole_tokens(key.owner, form, ids)
             if start < cache.num_forgotten_tokens:
                 self._problems.note_save(key, FORGOTTEN)
                 return False
@@ -201,19 +202,20 @@ class Persistence:
             problem = LATER if left_bytes <= room_bytes else NO_ROOM
             self._problems.note_save(key, problem)
         if start < stop or problem is None:
-            forgotten = cache.forgotten_positions
-            pending = PendingSave(key, form, ids[:stop], tokens, tuple(cuts), problem, forgotten)
+            ends = codec.ends(tokens, cuts)
+            pending = PendingSave(key, form, ids[:stop], tokens, ends, problem, cache.forgotten_positions)
             self._pending.add(pending)
             self._writer.submit(self._write, pending)
         return problem is None
 
     def num_saved(self, key: SessionKey, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
-        """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there."""
+        """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there, in segments
+        that hold nothing else."""
         form = form or StoredForm(self._kind)
         if self._forms.learn(form.kind) is None:
             return 0
         try:
-            return self._stored.num_tokens(key.owner, form, tuple(token_ids))
+            return self._stored.num_whole_tokens(key.owner, form, tuple(token_ids))
         except StoreError as error:
             self._problems.note_save(key, not_saved(error))
             return 0
@@ -256,10 +258,10 @@ class Persistence:
         """Why not all of it is stored now; None if it is."""
         codec = self._forms.codec(pending.form.kind)
         namespace = self._forms.namespace(pending.key.owner, pending.form)
-        prefix = self._store.lookup(namespace, pending.ids)
+        prefix = self._store.lookup(namespace, pending.ids, at_end=True)
         if prefix.num_tokens < pending.tokens.start:
             return CHAIN_GONE
-        segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.cuts))
+        segments = self._pace.slowed(codec.segments(pending.tokens, prefix.num_tokens, pending.ends))
         segments = takewhile(lambda _segment: pending in self._pending, segments)  # else it was withdrawn
         refused = self._store.save(namespace, pending.key.session_id, _parent(prefix), segments).refused
         for part in prefix.parts:

@@ -87,6 +87,14 @@ class SegmentCodec:
     def max_segment_tokens(self) -> int:
         return max(1, min(MAX_SEGMENT_TOKENS, MAX_SEGMENT_BYTES // max(1, self.bytes_per_token)))
 
+    def ends(self, tokens: TokenRange, cuts: Sequence[int]) -> tuple[int, ...]:
+        """Where segments of these tokens end, `cuts` among them, and others can go on: with recurrent layers at a state
+        only."""
+        if self.state_layout:
+            return tuple(state.num_tokens for state in tokens.states)
+        stop = tokens.start + len(tokens.token_ids)
+        return tuple(end for _, end in segment_bounds(tokens.start, stop, cuts, self.max_segment_tokens))
+
     def segments(self, tokens: TokenRange, start: int, cuts: Sequence[int]) -> Iterator[NewSegment]:
         """The tokens from `start` on, in segments that end at `cuts` and states; `tokens` are on the CPU."""
         stop = tokens.start + len(tokens.token_ids)

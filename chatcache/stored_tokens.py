@@ -28,13 +28,13 @@ class StoredTokens:
         self._forms = forms
         self._pending = pending
 
-    def num_tokens(self, owner: str, form: StoredForm, ids: tuple[int, ...]) -> int:
-        """How many leading tokens of `ids` there are in this form, whose kind is learnt."""
-        codec = self._forms.codec(form.kind)
+    def num_whole_tokens(self, owner: str, form: StoredForm, ids: tuple[int, ...]) -> int:
+        """How many leading tokens of `ids` there are in this form, whose kind is learnt, in segments that hold nothing
+        else. A save goes on from there: what it stores keeps no other chat's words on disk."""
         pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
-        num_tokens = self._store.lookup(self._forms.namespace(owner, form), ids).num_tokens
+        num_tokens = self._store.lookup(self._forms.namespace(owner, form), ids, at_end=True).num_tokens
         for save in pending:
-            num_tokens = save.reach(ids, num_tokens, needs_state=bool(codec.state_layout))
+            num_tokens = save.last_end(ids, num_tokens)
         return num_tokens
 
     def pieces(self, owner: str, cache: SessionCache, wanted_ids: tuple[int, ...]) -> list[Piece]:

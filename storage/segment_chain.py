@@ -87,19 +87,23 @@ def num_common_tokens(one: bytes, other: bytes) -> int:
     return low
 
 
-def choose_prefix(found: Iterable[FoundSegment], wanted: bytes, root: str, needs_state: bool) -> StoredPrefix:
+def choose_prefix(
+    found: Iterable[FoundSegment], wanted: bytes, root: str, *, needs_state: bool, at_end: bool = False
+) -> StoredPrefix:
     """The longest prefix of `wanted` (ids as u32le) that the found segments hold.
 
-    A segment may be used in part, and a child continue from inside it. With `needs_state` only whole segments count,
-    and the prefix ends where a state is stored. A segment whose key does not follow from its ids and its parent's key
-    is passed over, with all below it.
+    A segment may be used in part, and a child continue from inside it. With `at_end` the prefix ends where a segment
+    does. With `needs_state` only whole segments count, and the prefix ends where a state is stored. A segment whose key
+    does not follow from its ids and its parent's key is passed over, with all below it.
     """
     sound = with_true_keys(found, root)
     best, best_end = None, 0
     for segment in sound.values():
         common = num_common_tokens(segment.token_ids, wanted[segment.start * 4 :])
         end = segment.start + common
-        if end > best_end and (not needs_state or (segment.has_state and _is_whole_to(segment, end, sound))):
+        if end <= best_end or (at_end and end < segment.end):
+            continue
+        if not needs_state or (segment.has_state and _is_whole_to(segment, end, sound)):
             best, best_end = segment, end
     return EMPTY_PREFIX if best is None else _prefix(best, best_end, sound, root)
 

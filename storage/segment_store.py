@@ -92,12 +92,15 @@ class SegmentStore:
 
     # Reading
 
-    def lookup(self, namespace: Namespace, token_ids: Sequence[int]) -> StoredPrefix:
-        """The longest prefix of `token_ids` that is stored. With a state layout, one that ends at a stored state."""
+    def lookup(self, namespace: Namespace, token_ids: Sequence[int], *, at_end: bool = False) -> StoredPrefix:
+        """The longest prefix of `token_ids` that is stored; `at_end`: that ends where a segment does, so that what is
+        saved below it builds upon nothing but these tokens. With a state layout, one that ends at a stored state."""
         wanted = pack_token_ids(token_ids)
         with self._database.read() as db:
             found = find_along(db, namespace.id, wanted)
-        return choose_prefix(found, wanted, namespace.root, needs_state=bool(namespace.state_layout))
+        return choose_prefix(
+            found, wanted, namespace.root, needs_state=bool(namespace.state_layout), at_end=at_end
+        )
 
     def load(self, namespace: Namespace, key: str, kind: FileKind = FileKind.KV) -> Mapping[str, StoredTensor]:
         """A segment's tensors, verified: size, digest, key, ids, layout.
