@@ -12,6 +12,7 @@ or restored, and after a failure the same rule goes on from what the repaired ca
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
@@ -250,10 +251,14 @@ class TurnRun:
 
     # -------------------------------------------------------------------- end
 
-    @property
+    @functools.cached_property
     def _cuts(self) -> tuple[int, ...]:
-        """Where chats fork: the token before the prompt's end, at which a regenerated reply begins."""
-        return (self._account.num_prompt_tokens - 1,)
+        """Where chats part: the end of what others begin with, too, and the token before the prompt's end, at which a
+        regenerated reply begins. A chat that was live has been saved to the former before."""
+        acquired = self._held.acquired
+        was_live = acquired is not None and any(reuse.source == "live" for reuse in acquired.reuse)
+        beginning = () if was_live else (self._request.num_shared_tokens(),)
+        return (*beginning, self._account.num_prompt_tokens - 1)
 
     def _end_untrusted(self) -> bool:
         """What a model that returns such numbers has put into the cache is not to be trusted either."""

@@ -33,12 +33,16 @@ from chatcache.reasoning import ReasoningSplit, find_reasoning_tags, split_reaso
 from chatcache.reply_stream import ReplyStream
 from chatcache.template_chat import PromptMessage, TemplateChat
 from chatcache.token_text import TokenText
+from storage.records import Role
 
 _NUM_REMEMBERED = 16
 """Prompts kept for the next turn of their chats: a few chats at once, each with a few branches."""
 
 _MAX_REMEMBERED_CHARACTERS = 2**20
 """Longer texts are not kept: most of them were pasted by mistake and fit into no model."""
+
+_NOBODYS = PromptMessage(Role.USER, "\ufdef")
+"""A message that begins as none does: input loses Unicode's noncharacters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,17 @@ class PromptBuilder:
         rewrite_index = num_kept if num_kept < len(fed) else None
         last = built.cuts[-1]
         return Prompt(built.token_ids, rewrite_index, chat.starts_in_reasoning, last.num_ids - len(last.token_ids))
+
+    def num_shared_tokens(
+        self, token_ids: Sequence[int], *, system_prompt: str | None, template_vars: Mapping[str, Any]
+    ) -> int:
+        """How many leading ids of a prompt all chats have in common that begin under the same circumstances, whatever is
+        said first. Renders and encodes such a beginning; 0 where the template refuses it."""
+        try:
+            other = TemplateChat.of([_NOBODYS], system_prompt, template_vars, self._template, self._tokens.mark)
+            return common_length(token_ids, self._derive(other, None).token_ids)
+        except InvalidInputError:
+            return 0
 
     def encode_reply(
         self, text: str, reasoning: str | None = None, template_vars: Mapping[str, Any] = MappingProxyType({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chatcache.cache_form import CacheForm
@@ -19,8 +20,8 @@ class TurnRequest:
     tell; only these can be missed. The prompt begins at the message at position `context_start`; `num_left_out`
     messages before it were still in the prompt of the turn before. `prompt_lookup`: tokens are guessed from what was
     said before and checked several at a time; the reply is the same. `form` is how the cache is held; None means the
-    pool's own. `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the first token counts from
-    there.
+    pool's own. `num_shared_tokens` tells how many leading ids other chats begin with, too; it takes a moment.
+    `submitted_s` (of `time.perf_counter`) is when the person asked: the time to the first token counts from there.
     """
 
     owner: str
@@ -35,6 +36,7 @@ class TurnRequest:
     num_left_out: int = 0
     prompt_lookup: bool = False
     form: CacheForm | None = None
+    num_shared_tokens: Callable[[], int] = lambda: 0
     submitted_s: float = field(default_factory=time.perf_counter)
 
 

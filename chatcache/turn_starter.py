@@ -113,6 +113,12 @@ class TurnStarter:
             prompt_lookup=looks_up_prompt(session.settings),
             form=form,
             num_known_tokens=prompt.num_history_tokens if user_text is not None else len(prompt.token_ids) - 1,
+            num_shared_tokens=functools.partial(
+                self._prompts.num_shared_tokens,
+                prompt.token_ids,
+                system_prompt=session.system_prompt,
+                template_vars=template_vars_of(session),
+            ),
         )
         return self._runner.start(begun, request)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from databases import open_database
+from sqlalchemy import select
 
 from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
@@ -31,7 +32,10 @@ from chatcache.session_key import SessionKey
 from chatcache.stored_forms import StoredForm
 from storage.chat_store import ChatStore
 from storage.database import Database
+from storage.models import unpack_token_ids
 from storage.segment_files import SegmentFolder
+from storage.segment_models import SegmentRow
+from storage.segment_save import ParentSegment
 from storage.segment_store import SegmentStore
 
 ME = "me"
@@ -239,6 +243,87 @@ def test_a_chat_that_another_one_has_stored_holds_it_too(bench: Bench) -> None:
     bench.check_is_stored(A)
     bench.persistence.release(ME, {two})
     assert bench.num_files() == 0
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_chat_all_of_which_lies_inside_anothers_segment_holds_its_own_and_no_more(
+    bench: Bench, gate: Gate, is_written: bool
+) -> None:
+    one, two = bench.session(), bench.session()
+    bench.persistence.save(mine(one), bench.filled(A[:200]))
+    if is_written:
+        gate.is_open.set()
+        bench.persistence.flush()
+    inside = bench.restored(two, A[:150])
+    assert inside.num_tokens == 150
+    assert bench.persistence.num_saved(mine(two), A[:150]) == 0, "whoever leaves memory relies on what is its own"
+    assert bench.persistence.save(mine(two), inside)
+    assert bench.persistence.num_saved(mine(two), A[:150]) == 150
+    gate.is_open.set()
+    bench.persistence.release(ME, {one})
+    bench.check_is_stored(A, 150)
+    bench.persistence.release(ME, {two})
+    assert bench.num_files() == 0
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_chat_that_parts_from_another_inside_a_segment_keeps_none_of_its_words(
+    bench: Bench, gate: Gate, is_written: bool
+) -> None:
+    one, two = bench.session(), bench.session()
+    bench.persistence.save(mine(one), bench.filled(A), cuts=(40,))
+    if is_written:
+        gate.is_open.set()
+        bench.persistence.flush()
+    other = bench.restored(two, A[:130])
+    bench.feed(other, B[:100])
+    assert bench.persistence.save(mine(two), other)
+    gate.is_open.set()
+    stored = token_ids_of(bench)
+    assert bench.persistence.problem(mine(two)) is None
+    assert stored == [A[:40], A[40:296], A[296:], (*A[40:130], *B[:100])]
+    bench.persistence.release(ME, {one})
+    assert token_ids_of(bench) == [stored[0], stored[3]], "they share what ended where their ways parted"
+    bench.check_is_stored((*A[:130], *B[:100]))
+    bench.check_is_stored(A, 130)
+
+
+def test_going_back_into_a_segment_again_and_again_writes_no_more_than_that_segment_again(bench: Bench) -> None:
+    session = bench.session()
+    cache = bench.filled(A)
+    bench.persistence.save(mine(session), cache, cuts=(100, 200))
+    for token_id in range(20):
+        cache.crop_to(250)
+        bench.feed(cache, [token_id] * 10)
+        bench.persistence.save(mine(session), cache)
+    assert [len(ids) for ids in token_ids_of(bench)] == [100, 100, 100, *[60] * 20]
+    for token_id in range(20):
+        bench.check_is_stored((*A[:250], *([token_id] * 10)))
+
+
+def test_what_continues_from_inside_a_segment_as_older_versions_stored_it_is_read_and_continued(bench: Bench) -> None:
+    session = bench.session()
+    bench.persistence.save(mine(session), bench.filled(A[:200]))
+    bench.persistence.flush()
+    ids = (*A[:130], *B[:100])
+    namespace = bench.persistence._forms.namespace(ME, StoredForm("dynamic"))
+    (part,) = bench.store.lookup(namespace, ids).parts
+    codec = bench.persistence._forms.codec("dynamic")
+    inside = codec.segments(bench.filled(ids).export(130, 230), 130, ())
+    bench.store.save(namespace, session, ParentSegment(part.key, 0, 130), inside)
+    bench.check_is_stored(ids)
+    again = bench.restored(session, ids)
+    bench.feed(again, A[:50])
+    bench.persistence.save(mine(session), again)
+    bench.check_is_stored((*ids, *A[:50]))
+    assert token_ids_of(bench) == [A[:200], B[:100], A[:50]]
+
+
+def token_ids_of(bench: Bench) -> list[tuple[int, ...]]:
+    """Those of every stored segment, the oldest first."""
+    bench.persistence.flush()
+    with bench.database.read() as db:
+        return list(map(unpack_token_ids, db.scalars(select(SegmentRow.token_ids).order_by(SegmentRow.id))))
 
 
 def test_withdrawing_a_session_takes_back_what_is_stored_and_what_is_on_its_way(bench: Bench, gate: Gate) -> None:

@@ -37,6 +37,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from chatcache import prompt as prompt_module
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.errors import InvalidInputError, ModelLoadError
+from chatcache.prefix import common_length
 from chatcache.prompt import Prompt, PromptBuilder
 from chatcache.template_chat import PromptMessage
 from storage.records import Role
@@ -477,3 +478,17 @@ def test_texts_too_long_for_any_chat_are_not_kept_in_memory(monkeypatch: pytest.
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 200_000
+
+
+@pytest.mark.parametrize("style", STYLE_NAMES)
+@pytest.mark.parametrize("name", TOKENIZER_NAMES)
+@pytest.mark.parametrize("system", [None, "Be kind. " * 3])
+def test_what_chats_begin_with_whatever_is_said_first_is_known(name: str, style: str, system: str | None) -> None:
+    prompts = builder(STYLES[style], name)
+    frozen = prompts.frozen_template_vars(NOW)
+    chats = [build(prompts, [user(text)], system).token_ids for text in ("Apples", "zebras", "9 lives")]
+    shared = {prompts.num_shared_tokens(ids, system_prompt=system, template_vars=frozen) for ids in chats}
+    assert shared == {common_length(chats[0], chats[1])} == {common_length(chats[1], chats[2])}
+    more = [user("Apples"), reply(chats[0][:5]), user("Pears")]
+    later = build(prompts, more, system).token_ids
+    assert prompts.num_shared_tokens(later, system_prompt=system, template_vars=frozen) == common_length(later, chats[1])

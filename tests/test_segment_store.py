@@ -19,6 +19,7 @@ from databases import open_database
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from storage import segment_files, segment_room
 from storage.chat_store import ChatStore
@@ -30,10 +31,12 @@ from storage.errors import (
     SegmentRemovedError,
     SegmentUnavailableError,
 )
+from storage.models import unpack_token_ids
 from storage.segment_chain import SegmentPart, StoredPrefix
 from storage.segment_files import SegmentFolder
 from storage.segment_format import FileKind, TensorLayout
 from storage.segment_index import read_nodes
+from storage.segment_models import SegmentRow
 from storage.segment_save import Namespace, NewSegment, ParentSegment, SaveReport
 from storage.segment_store import SegmentStore
 
@@ -564,6 +567,32 @@ def test_releasing_a_session_frees_what_nothing_else_holds(
     store.release(ME)
     assert (folder_bytes(tmp_path), store.used_bytes) == (0, 0)
     assert store.lookup(namespace, [1, 1]).num_tokens == 0
+
+
+def test_what_hangs_below_the_end_of_a_segment_does_not_keep_what_another_chat_had_alone(
+    store: SegmentStore, database: Database, namespace: Namespace
+) -> None:
+    one, two = new_session(database), new_session(database)
+    store.save(namespace, one, None, cut([1, 1, 2, 2, 3, 3, 3, 3], 2, 8))
+    ids = [1, 1, 2, 2, 4, 4]
+    assert store.lookup(namespace, ids).num_tokens == 4
+    prefix = store.lookup(namespace, ids, at_end=True)
+    assert prefix.num_tokens == 2
+    parent = ParentSegment(prefix.parts[-1].key, 0, 2)
+    store.save(namespace, two, parent, [below(ids, 2, 6)])
+    assert store.lookup(namespace, ids, at_end=True).num_tokens == 6
+    assert store.lookup(namespace, ids[:5], at_end=True).num_tokens == 2
+    assert store.lookup(namespace, ids[:1], at_end=True).num_tokens == 0
+    store.release(ME, {one})
+    check_restores(store, namespace, [1, 1, 2, 2, 3, 3, 3, 3], 4)
+    check_restores(store, namespace, ids, 6)
+    assert set(stored_ids(database)) == {(1, 1), (2, 2, 4, 4)}
+
+
+def stored_ids(database: Database) -> list[tuple[int, ...]]:
+    """Those of every segment that the index knows."""
+    with database.read() as db:
+        return list(map(unpack_token_ids, db.scalars(select(SegmentRow.token_ids))))
 
 
 def test_a_session_holds_all_its_branches(store: SegmentStore, database: Database, namespace: Namespace) -> None:
