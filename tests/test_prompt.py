@@ -492,3 +492,10 @@ def test_what_chats_begin_with_whatever_is_said_first_is_known(name: str, style:
     more = [user("Apples"), reply(chats[0][:5]), user("Pears")]
     later = build(prompts, more, system).token_ids
     assert prompts.num_shared_tokens(later, system_prompt=system, template_vars=frozen) == common_length(later, chats[1])
+
+
+def test_a_template_that_refuses_what_nobody_says_is_no_obstacle() -> None:
+    refusing = "{% if '\ufdef' in messages[0].content %}{{ raise_exception('No.') }}{% endif %}" + CHATML
+    prompts = builder(refusing)
+    ids = build(prompts, [user("Hello")]).token_ids
+    assert prompts.num_shared_tokens(ids, system_prompt=None, template_vars={}) == 0
