@@ -109,8 +109,8 @@ class PromptBuilder:
     def num_shared_tokens(
         self, token_ids: Sequence[int], *, system_prompt: str | None, template_vars: Mapping[str, Any]
     ) -> int:
-        """How many leading ids of a prompt all chats have in common that begin under the same circumstances, whatever is
-        said first. Renders and encodes such a beginning; 0 where the template refuses it."""
+        """How many leading ids of a prompt are those of every chat that begins with this system prompt and these
+        variables, whatever is said first. Renders and encodes such a beginning; 0 where the template refuses it."""
         try:
             other = TemplateChat.of([_NOBODYS], system_prompt, template_vars, self._template, self._tokens.mark)
             return common_length(token_ids, self._derive(other, None).token_ids)

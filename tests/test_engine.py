@@ -19,6 +19,7 @@ from chatcache.cache.kinds import make_session_cache
 from chatcache.cache_form import CacheForm
 from chatcache.engine import TurnRun
 from chatcache.events import CacheEvent, Event, Phase, StatusEvent, TextEvent
+from chatcache.live_caches import LiveCaches
 from chatcache.loader import LoadedModel
 from chatcache.prefill_chunks import ChunkSchedule
 from chatcache.prompt import PromptBuilder
@@ -698,3 +699,26 @@ def test_an_exception_outside_the_forward_ends_the_turn_with_a_sound_cache(
     assert "by zero" in outcome.stats.fallbacks[0]
     assert outcome.reply.text
     assert chat.reply().outcome.stats.num_computed_tokens == 1
+
+
+def test_what_chats_share_is_asked_for_when_all_is_said_and_of_a_live_chat_not_at_all(
+    tiny_llama: LoadedModel, counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = Chat(tiny_llama)
+    cuts: list[Sequence[int]] = []
+    monkeypatch.setattr(LiveCaches, "save", lambda _live, _key, cuts_of_turn=(): cuts.append(cuts_of_turn))
+    asked: list[int] = []
+
+    def num_shared_tokens() -> int:
+        asked.append(len(counter.forwards))
+        return 7
+
+    turns, num_forwards = [], []
+    for text in ("Hello.", "And you?"):
+        chat.messages.append(PromptMessage(Role.USER, text))
+        turns.append(chat.run(replace(chat.request(GREEDY), num_shared_tokens=num_shared_tokens)))
+        chat.messages.append(PromptMessage(Role.ASSISTANT, turns[-1].said, None, turns[-1].ids))
+        num_forwards.append(len(counter.forwards))
+    first, second = (turn.outcome.stats.num_prompt_tokens - 1 for turn in turns)
+    assert cuts == [(7, first), (second,)]
+    assert asked == num_forwards[:1]

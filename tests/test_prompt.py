@@ -37,7 +37,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from chatcache import prompt as prompt_module
 from chatcache.chat_template import DEFAULT_CHAT_TEMPLATE
 from chatcache.errors import InvalidInputError, ModelLoadError
-from chatcache.prefix import common_length
 from chatcache.prompt import Prompt, PromptBuilder
 from chatcache.template_chat import PromptMessage
 from storage.records import Role
@@ -491,7 +490,8 @@ def test_what_chats_begin_with_whatever_is_said_first_is_known(name: str, style:
     assert shared == {common_length(chats[0], chats[1])} == {common_length(chats[1], chats[2])}
     more = [user("Apples"), reply(chats[0][:5]), user("Pears")]
     later = build(prompts, more, system).token_ids
-    assert prompts.num_shared_tokens(later, system_prompt=system, template_vars=frozen) == common_length(later, chats[1])
+    num_shared = prompts.num_shared_tokens(later, system_prompt=system, template_vars=frozen)
+    assert num_shared == common_length(later, chats[1])
 
 
 def test_a_template_that_refuses_what_nobody_says_is_no_obstacle() -> None:
