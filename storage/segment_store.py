@@ -98,9 +98,7 @@ class SegmentStore:
         wanted = pack_token_ids(token_ids)
         with self._database.read() as db:
             found = find_along(db, namespace.id, wanted)
-        return choose_prefix(
-            found, wanted, namespace.root, needs_state=bool(namespace.state_layout), at_end=at_end
-        )
+        return choose_prefix(found, wanted, namespace.root, needs_state=bool(namespace.state_layout), at_end=at_end)
 
     def load(self, namespace: Namespace, key: str, kind: FileKind = FileKind.KV) -> Mapping[str, StoredTensor]:
         """A segment's tensors, verified: size, digest, key, ids, layout.
