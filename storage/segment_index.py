@@ -208,21 +208,23 @@ def find_file_sizes(db: DbSession, segment_ids: Sequence[int]) -> list[tuple[str
 def insert_segments(
     db: DbSession, namespace_id: int, parent_id: int | None, segments: Sequence[SegmentNames], now: datetime
 ) -> int | None:
-    """The rows of a chain below `parent_id`; those that are there already stay. Returns the last one's id."""
+    """The rows of a chain below `parent_id`; those that are there already are put right where they were changed.
+    Returns the last one's id."""
     for segment in segments:
         segment_id = find_segment_id(db, segment.key)
+        values = {
+            "namespace_id": namespace_id,
+            "parent_id": parent_id,
+            "start": segment.start,
+            "token_ids": segment.token_ids,
+        }
         if segment_id is None:
-            row = SegmentRow(
-                key=segment.key,
-                namespace_id=namespace_id,
-                parent_id=parent_id,
-                start=segment.start,
-                token_ids=segment.token_ids,
-                last_used_at=now,
-            )
+            row = SegmentRow(key=segment.key, **values, last_used_at=now)
             db.add(row)
             db.flush()
             segment_id = row.id
+        else:
+            db.execute(update(SegmentRow).where(SegmentRow.id == segment_id).values(values))
         for kind, written in segment.files.items():
             db.add(SegmentFileRow(segment_id=segment_id, kind=kind, num_bytes=written.num_bytes, digest=written.digest))
         parent_id = segment_id

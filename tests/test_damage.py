@@ -193,7 +193,7 @@ def left_chat(tiny_llama: LoadedModel, tmp_path_factory: pytest.TempPathFactory)
         next_ids, _, _ = send(service, fork.id)
         service.drop_cache(fork.id)
         service._runtime.persistence.flush()
-    assert len(list((data_dir / "segments").glob("*.safetensors"))) == 4
+    assert len(list((data_dir / "segments").glob("*.safetensors"))) == 5
     return LeftChat(data_dir, session.id, next_ids)
 
 

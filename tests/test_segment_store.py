@@ -831,6 +831,21 @@ def test_a_row_that_was_changed_or_is_missing_costs_what_follows_and_nothing_els
         check_restores(reopened, namespace, ids, 12)
 
 
+@pytest.mark.parametrize("change", ["token_ids = ''", "start = 3", "parent_id = NULL", "parent_id = id"])
+def test_a_row_that_was_changed_is_put_right_when_its_tokens_are_saved_again(
+    store: SegmentStore, database: Database, namespace: Namespace, tmp_path: Path, change: str
+) -> None:
+    session, ids = new_session(database), list(range(12))
+    store.save(namespace, session, None, cut(ids, 4, 8, 12))
+    names = segment_names(tmp_path)
+    edit_database(tmp_path, f"UPDATE segments SET {change} WHERE start = 4")
+    check_restores(store, namespace, ids, 4)
+    parent = last_of(store, namespace, ids[:4])
+    assert store.save(namespace, session, parent, [below(ids, 4, 8)]).num_written_bytes == 0
+    check_restores(store, namespace, ids, 12)
+    assert segment_names(tmp_path) == names
+
+
 def test_what_an_older_version_wrote_with_sha256_is_read_and_checked_all_the_same(
     database: Database, store: SegmentStore, namespace: Namespace, tmp_path: Path
 ) -> None:
