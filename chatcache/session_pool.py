@@ -68,6 +68,8 @@ class SessionPool:
                 self._persistence.let_go(key)
             raise
         self.live.turns.begin(key)
+        if acquired.restore is not None:
+            self.live.turns.restore(key)
         return acquired
 
     def go_on(self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
@@ -79,13 +81,17 @@ class SessionPool:
     def restore_rest(self, key: SessionKey, acquired: Acquired, wanted_ids: Sequence[int]) -> Acquired:
         """Begin once more to restore what `acquired` still lacks; `spilled` is what had to leave for that."""
         lacking = dataclasses.replace(acquired, spilled=Spilled())
-        return self._sources.with_rest(key, lacking, wanted_ids, is_miss=False)
+        more = self._sources.with_rest(key, lacking, wanted_ids, is_miss=False)
+        if more.restore is not None:
+            self.live.turns.restore(key)
+        return more
 
     def restored(self, key: SessionKey, acquired: Acquired) -> Acquired:
         """What was acquired, with what its restore has added; ends the restore where it has not ended."""
         if acquired.restore is not None:
             acquired.restore.end()
             self.live.settle(key)
+            self.live.turns.go_on(key)
         return acquired.restored()
 
     def release(self, key: SessionKey, cuts: Sequence[int] = ()) -> None:

@@ -41,6 +41,7 @@ class TurnCache:
         self._emit = emit
         self._room_tokens = room_tokens
         self._was_ready = False
+        self._told_progress: StatusEvent | None = None
 
     @property
     def cache(self) -> SessionCache:
@@ -148,9 +149,11 @@ class TurnCache:
             self._relief.tell_shortened(num_held)
 
     def _fill(self, acquired: Acquired, restore: Restore, wanted_ids: Sequence[int]) -> Acquired:
-        has_ended = restore.step()
-        if restore.num_total_tokens:
-            self._emit(StatusEvent(Phase.RESTORING, restore.num_tokens, restore.num_total_tokens))
+        has_ended = restore.step(may_wait=self._pool.live.turns.may_wait_for_disk(self._key))
+        progress = StatusEvent(Phase.RESTORING, restore.num_tokens, restore.num_total_tokens)
+        if restore.num_total_tokens and progress != self._told_progress:
+            self._told_progress = progress
+            self._emit(progress)
         if not has_ended:
             return acquired
         acquired = self._filled(acquired)
@@ -161,5 +164,6 @@ class TurnCache:
     def _filled(self, acquired: Acquired) -> Acquired:
         """What was acquired when its restore has ended. Where it had been ready before, it had only lost what it held
         already."""
+        self._told_progress = None
         restored = self._pool.restored(self._key, acquired)
         return dataclasses.replace(acquired, restore=None) if self._was_ready else restored

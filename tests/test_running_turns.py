@@ -51,6 +51,33 @@ def test_the_order_is_that_of_the_beginnings_whoever_waited() -> None:
     assert turns.is_asked(THIRD)
 
 
+def test_who_was_asked_need_not_wait_once_the_one_that_asked_has_ended() -> None:
+    turns = turns_of(FIRST, SECOND, THIRD)
+    turns.make_way(SECOND)
+    turns.end(SECOND)
+    assert (turns.is_asked(THIRD), turns.active) == (False, (FIRST, THIRD))
+    turns.make_way(FIRST)
+    assert turns.is_asked(THIRD), "another one may ask as well"
+
+
+def test_a_turn_that_restores_waits_for_the_disk_where_nothing_else_is_to_be_done() -> None:
+    turns = turns_of(FIRST)
+    turns.restore(FIRST)
+    assert turns.may_wait_for_disk(FIRST)
+    turns.begin(SECOND)
+    assert not turns.may_wait_for_disk(FIRST), "the other one computes"
+    turns.restore(SECOND)
+    assert turns.may_wait_for_disk(FIRST)
+    turns.go_on(SECOND)
+    turns.wait(SECOND)
+    assert turns.may_wait_for_disk(FIRST)
+    turns.go_on(SECOND)
+    turns.restore(SECOND)
+    turns.go_on(FIRST)
+    turns.make_way(FIRST)
+    assert turns.may_wait_for_disk(SECOND), "the other one lacks its room"
+
+
 def test_an_ended_turn_is_forgotten() -> None:
     turns = turns_of(FIRST, SECOND)
     turns.make_way(FIRST)

@@ -18,6 +18,7 @@ from chatcache.chat import ChatService
 from chatcache.errors import ServiceClosedError
 from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
+from chatcache.restore import Restore
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from chatcache.turn import Turn
 from storage.segment_files import SegmentFolder
@@ -155,6 +156,33 @@ def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_prefetche
         disk.allow_all()
         assert (True, False) in steps
         assert steps <= {(True, False), (False, True)}
+
+
+def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_restored(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, step, waited = SlowDisk(monkeypatch), Restore.step, list[bool]()
+
+    def watched_step(restore: Restore, *, may_wait: bool) -> bool:
+        waited.append(may_wait)
+        return step(restore, may_wait=may_wait)
+
+    monkeypatch.setattr(Restore, "step", watched_step)
+    with open_service(tiny_llama, tmp_path) as service:
+        resuming = service.send(stored_chat, "Three", GREEDY)
+        disk.allow_first(2)
+        wait_until_restored_in_part(resuming)
+        assert set(waited) == {True}, "nothing else is to be done"
+        send(service, service.create_session().id, "Something else")
+        assert False in waited
+        waited.clear()
+        while not waited:
+            time.sleep(0.001)
+        assert set(waited) == {True}
+        disk.allow_all()
+        resuming.result(TIMEOUT_S)
+        said = [event for event in resuming.events() if getattr(event, "phase", None) is Phase.RESTORING]
+        assert len(said) == len({event.done for event in said}), "only what has changed"
 
 
 def test_dropping_a_cache_during_a_prefetch_ends_it(
