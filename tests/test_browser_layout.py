@@ -98,6 +98,26 @@ def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], s
     page.screenshot(path=SCREENSHOTS / f"below-a-reply-{page.viewport_size['width']}-{texts.LANGUAGE}.png")  # type: ignore[index]
 
 
+def test_beside_a_message_of_ones_own_what_can_be_done_to_it_takes_no_line(
+    screen: tuple[Page, Texts], site: Site
+) -> None:
+    page, texts = screen
+    session = site.service.create_session(sampling=SHORT)
+    site.service.send(session.id, "One.").result(60)
+    site.service.send(session.id, "word " * 40).result(60)
+    page.goto(site.address(session.id))
+    for question in page.locator("#transcript .user").all():
+        question.hover()
+        bubble, edit = question.locator(".bubble"), question.get_by_role("button", name=texts.EDIT_QUESTION)
+        assert_in_view(page, edit)
+        boxes = bubble.bounding_box(), edit.bounding_box()
+        assert boxes[0] is not None
+        assert boxes[1] is not None
+        is_below = boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"]
+        assert is_below == (page.viewport_size["width"] < 600)  # type: ignore[index]
+        assert is_below or boxes[1]["x"] + boxes[1]["width"] <= boxes[0]["x"]
+
+
 def test_a_notice_does_not_cover_the_end_of_the_conversation(screen: tuple[Page, Texts], site: Site) -> None:
     page, texts = screen
     session = site.service.create_session(sampling=SHORT)
