@@ -50,6 +50,10 @@ class SegmentFolder:
     def name(self, key: str, kind: FileKind) -> str:
         return f"{key}.{kind}{SUFFIX}"
 
+    def key(self, name: str) -> str:
+        """Of the segment that a file with this name belongs to."""
+        return name.partition(".")[0]
+
     def write(self, name: str, pieces: Sequence[memoryview]) -> WrittenFile:
         """Write a complete file, or on an OSError nothing. Only after `sync` is it sure to outlast a power cut."""
         temporary = self.path / (name + TEMPORARY_SUFFIX)

@@ -145,6 +145,12 @@ def find_segment_ids(db: DbSession, keys: Collection[str]) -> list[int]:
     ]
 
 
+def find_known_keys(db: DbSession, keys: Collection[str]) -> set[str]:
+    """Those of the keys that are a segment's."""
+    statement = select(SegmentRow.key)
+    return {key for batch in in_batches(list(keys)) for key in db.scalars(statement.where(SegmentRow.key.in_(batch)))}
+
+
 def find_file(db: DbSession, namespace_id: int, key: str, kind: FileKind) -> IndexedFile | None:
     """One indexed file of a namespace's segment."""
     row = db.execute(_one_file(), {"namespace_id": namespace_id, "key": key, "kind": kind}).first()

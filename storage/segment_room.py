@@ -83,9 +83,7 @@ class SegmentRoom:
 
         Files first, for removing rows takes space, too; a row without its file is a miss.
         """
-        for name, size in self._folder.set_aside_sizes().items():
-            self._folder.remove_set_aside(name)
-            self.used_bytes -= size
+        self.remove_set_aside(self._folder.set_aside_sizes())
         with self._database.read() as db:
             nodes = read_nodes(db)
             victims = choose_victims(nodes, (), self._disk_shortage(), wanted=find_held_outside_bin(db))
@@ -98,6 +96,13 @@ class SegmentRoom:
         """Remove these files, given with their sizes. Returns the bytes freed."""
         for name, num_bytes in sizes.items():
             self._folder.remove(name)
+            self.used_bytes -= num_bytes
+        return sum(sizes.values())
+
+    def remove_set_aside(self, sizes: Mapping[str, int]) -> int:
+        """`remove` for files that were set aside."""
+        for name, num_bytes in sizes.items():
+            self._folder.remove_set_aside(name)
             self.used_bytes -= num_bytes
         return sum(sizes.values())
 
@@ -134,9 +139,7 @@ class SegmentRoom:
                 return False
             sizes = {self._folder.name(key, kind): num_bytes for key, kind, num_bytes in find_file_sizes(db, victims)}
             remove_segments(db, nodes, victims)
-        for name, size in set_aside.items():
-            self._folder.remove_set_aside(name)
-            self.used_bytes -= size
+        self.remove_set_aside(set_aside)
         self.remove(sizes)
         return is_enough
 

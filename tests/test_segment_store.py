@@ -910,6 +910,30 @@ def test_what_was_set_aside_counts_against_the_quota_and_goes_first(database: Da
     check_restores(store, namespace, [2] * 4, 4)
 
 
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_what_was_set_aside_of_a_chat_leaves_with_it_and_not_with_another(
+    store: SegmentStore, database: Database, namespace: Namespace, tmp_path: Path, is_swept: bool
+) -> None:
+    chats = {new_session(database): [token] * 4 for token in (1, 2)}
+    one, two = chats
+    for session, ids in chats.items():
+        store.save(namespace, session, None, cut(ids, 4))
+        key = store.lookup(namespace, ids).parts[0].key
+        path = tmp_path / "segments" / f"{key}.kv.safetensors"
+        flip(path, bytearray(path.read_bytes()), random.Random(0))
+        with pytest.raises(SegmentDamagedError):
+            store.load(namespace, key)
+    store.save(namespace, two, None, cut(chats[two], 4))
+    if is_swept:
+        store.sweep()
+    size = store.report(ME).set_aside_bytes // 2
+    assert store.release(ME, {one}) == size
+    assert store.report(ME).set_aside_bytes == size
+    assert folder_bytes(tmp_path) == store.used_bytes == 2 * size
+    store.release(ME, {two})
+    assert folder_bytes(tmp_path) == store.used_bytes == 0
+
+
 @settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_any_chats_are_found_as_far_as_they_were_saved_and_never_further(
