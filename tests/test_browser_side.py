@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
 from browser import LONG, SHORT, STORY, Site, box, button, open_chat, replies, say, session_in_address
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
+from chatcache.ui.settings_form import Form
+from chatcache.ui.settings_handlers import SettingsHandlers
 from chatcache.ui.texts import ENGLISH as texts
+from storage.records import ChatSession
 
 pytestmark = pytest.mark.browser
 
@@ -126,6 +130,33 @@ def test_two_tabs_stay_in_step_and_neither_takes_away_what_the_other_types(
     expect(field(page, "system_prompt")).to_have_value("Half a sentence.")
     session = site.service.get_session(session_id)
     assert (session.system_prompt, session.sampling["max_new_tokens"]) == ("Half a sentence.", 5)
+
+
+def test_the_fields_take_nothing_until_they_are_filled_with_the_settings_of_the_chat_that_is_shown(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = site.service.create_session(title="The other one", system_prompt="Be kind.", sampling=SHORT)
+    open_chat(page, site, SHORT, "One.")
+    unfold_settings(page)
+    is_read, form = threading.Event(), SettingsHandlers._form
+
+    def read_late(handlers: SettingsHandlers, session: ChatSession | None) -> Form:
+        assert is_read.wait(60)
+        return form(handlers, session)
+
+    monkeypatch.setattr(SettingsHandlers, "_form", read_late)
+    page.locator(f"#chats a[data-session='{other.id}']").click()
+    expect(page.get_by_role("heading", name="The other one")).to_be_visible()
+    prompt = field(page, "system_prompt")
+    prompt.focus()
+    expect(prompt).not_to_be_focused()
+    is_read.set()
+    expect(prompt).to_have_value("Be kind.")
+    prompt.click()
+    prompt.press_sequentially(" And brief.")
+    leave(page)
+    expect(page.get_by_text(texts.SETTINGS_SAVED)).to_be_visible()
+    assert site.service.get_session(other.id).system_prompt == "Be kind. And brief."
 
 
 def test_another_cache_kind_is_taken_at_the_next_turn_and_told(page: Page, site: Site) -> None:

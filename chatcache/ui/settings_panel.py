@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,12 @@ class SettingsPanel:
         return self.fields[FIELDS.index(name)]
 
 
-def lay_out_settings(texts: Texts, model: ModelInfo, script: str) -> SettingsPanel:
-    """Make the components, inside the container that is open."""
+def lay_out_settings(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -> SettingsPanel:
+    """Make the components, inside the container that is open. `script` gives what a component runs on the page."""
     # Outside the accordion, for what is in a closed one is not on the page.
-    stored = gr.HTML("", html_template="", js_on_load=script, elem_id="stored-settings")
-    loaded = gr.HTML(Loaded().to_json(), html_template="", js_on_load=None, elem_id="loaded-settings")
+    stored = gr.HTML("", html_template="", js_on_load=script("settings"), elem_id="stored-settings")
+    filled = script("filled")
+    loaded = gr.HTML(Loaded().to_json(), html_template="", js_on_load=filled, elem_id="loaded-settings")
     with gr.Accordion(texts.SETTINGS, open=False, elem_id="settings"):
         fields = _lay_out_fields(texts, model)
         status = gr.HTML("", js_on_load=None, elem_id="settings-status", apply_default_css=False)

@@ -55,7 +55,7 @@ def lay_out_side(texts: Texts, model: ModelInfo, script: Callable[[str], str]) -
         )
         _lay_out_meanings(texts, MEANT_OF_CACHE, "cache-meanings")
         with gr.Column(elem_id="panels"):
-            settings = lay_out_settings(texts, model, script("settings"))
+            settings = lay_out_settings(texts, model, script)
             with gr.Accordion(texts.STORAGE, open=False, elem_id="storage") as storage_folder:
                 stored = gr.HTML(
                     render_waiting(texts),
