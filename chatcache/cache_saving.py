@@ -93,10 +93,6 @@ class CacheSaving:
         """Whether the last save of the session's cache did not go to its end."""
         return self._persistence is not None and self._persistence.is_behind(key)
 
-    def is_saved(self, saving: Saving) -> bool:
-        """Whether all of it is on disk, or on its way there."""
-        return self._num_saved(saving) >= saving.num_tokens
-
     def _save(self, saving: Saving, cuts: Sequence[int], room_bytes: int, num_tokens: int) -> bool:
         if self._persistence is None or not saving.is_worth_it:
             return False

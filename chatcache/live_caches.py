@@ -55,8 +55,8 @@ class LiveCache:
 
 class LiveCaches:
     """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
-    `filling`: what restores those that no turn needs yet; they give way like idle ones. `ahead`: those that were
-    brought before any turn needed them, and that none has used since. `leaving`: those that are to be forgotten, here
+    `filling`: what restores those that no turn needs yet; they give way like idle ones. `ahead`: those that came
+    from disk before any turn needed them, and that none has used since. `leaving`: those that are to be forgotten, here
     and on disk, when the turns that use them end."""
 
     def __init__(self, persistence: Persistence | None, room: Room) -> None:
@@ -116,14 +116,11 @@ class LiveCaches:
         self, key: SessionKey, need: Need, *kept: SessionKey, is_ahead: bool = False
     ) -> tuple[bool, Spilled]:
         """Reserve, moving idle caches but `kept` to disk where that makes the room. `is_ahead`: for what no turn needs
-        yet. Then nothing is waited for nor written, and only such leave memory as were brought ahead as well."""
+        yet. Then nothing is waited for nor written, and only those leave memory that are `ahead` as well."""
         if self.reserve_need(key, need, may_wait=not is_ahead):
             return True, Spilled()
         idle = [one for one in self.idle(key, *kept) if one.key in self.ahead or not is_ahead]
-        chosen = choose_spills(self.budget, key, need, idle)
-        if is_ahead and not all(self._saves.is_saved(self._saving(other)) for other in chosen):
-            return False, Spilled()
-        spilled = self._spill(chosen)
+        spilled = self._spill(choose_spills(self.budget, key, need, idle))
         return self.reserve_need(key, need, may_wait=not is_ahead), spilled
 
     def settle(self, key: SessionKey, num_tokens: int = 0) -> None:
@@ -221,7 +218,7 @@ class LiveCaches:
         for key in keys:
             if (restore := self.filling.pop(key, None)) is not None:
                 restore.end()
-            if not self.save_at_last(key):
+            if key not in self.ahead and not self.save_at_last(key):
                 num_unsaved += 1
             # Emptied, not only forgotten: a turn may still know the value.
             self.caches[key].crop_to(0)
