@@ -46,11 +46,17 @@ class Room:
     at a time.
     """
 
-    def __init__(self, layers: Sequence[Mapping[str, Tensor]], data: Sequence[Mapping[str, memoryview]]) -> None:
-        self.layers = layers
-        self.data = data
-        self._lock = threading.Lock()
-        self._is_withdrawn = False
+    def __init__(
+        self,
+        layers: Sequence[Mapping[str, Tensor]],
+        data: Sequence[Mapping[str, memoryview]],
+        rows: slice = slice(None),
+        door: _Door | None = None,
+    ) -> None:
+        self._layers = layers
+        self._data = data
+        self._rows = rows
+        self._door = door or _Door()
 
     @classmethod
     def of(cls, layers: Sequence[Mapping[str, Tensor]]) -> Room:
@@ -58,42 +64,73 @@ class Room:
         on_cpu = [{name: rows for name, rows in layer.items() if rows.device.type == "cpu"} for layer in layers]
         return cls(on_cpu, [{name: bytes_of(rows) for name, rows in layer.items()} for layer in on_cpu])
 
-    def part(self, start: int, stop: int) -> Room:
-        """Rows `[start, stop)` of it, which are withdrawn by themselves."""
-        layers = [{name: rows[start:stop] for name, rows in layer.items()} for layer in self.layers]
-        data = [
-            {name: _rows_of(rows, self.layers[index][name].shape[0], start, stop) for name, rows in layer.items()}
-            for index, layer in enumerate(self.data)
+    @property
+    def layers(self) -> tuple[dict[str, Tensor], ...]:
+        return tuple({name: tensor[self._rows] for name, tensor in layer.items()} for layer in self._layers)
+
+    @property
+    def data(self) -> list[dict[str, memoryview]]:
+        return [
+            {name: _rows_of(data, self._layers[index][name].shape[0], self._rows) for name, data in layer.items()}
+            for index, layer in enumerate(self._data)
         ]
-        return Room(layers, data)
+
+    def part(self, start: int, stop: int) -> Room:
+        """Rows `[start, stop)` of it, which are withdrawn with it."""
+        first = self._rows.start or 0
+        return Room(self._layers, self._data, slice(first + start, first + stop), self._door)
+
+    def own_part(self, start: int, stop: int) -> Room:
+        """Rows `[start, stop)` of it, which are withdrawn, and written to, by themselves."""
+        part = self.part(start, stop)
+        return Room(self._layers, self._data, part._rows)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Raises CancelledError where the room was withdrawn."""
-        with self._lock:
-            if self._is_withdrawn:
+        with self._door.lock:
+            if self._door.is_closed:
                 raise CancelledError
             yield
 
     def withdraw(self) -> None:
         """From when this returns on nothing is written to it any more."""
-        with self._lock:
-            self._is_withdrawn = True
+        with self._door.lock:
+            self._door.is_closed = True
 
 
-def _rows_of(data: memoryview, num_rows: int, start: int, stop: int) -> memoryview:
+class _Door:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_closed = False
+
+
+def _rows_of(data: memoryview, num_rows: int, rows: slice) -> memoryview:
     row_bytes = len(data) // max(1, num_rows)
+    start, stop, _ = rows.indices(num_rows)
     return data[start * row_bytes : stop * row_bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens `[begin, end)`, and how they are read, by any thread, into the room for them or elsewhere. `read` verifies
-    what it reads, or raises."""
+    """Tokens `[begin, end)`, and how they are read, by any thread, into the room for them or elsewhere: as ranges that
+    follow each other. `read` verifies what it reads, or raises. Then its `parts`, where it has any, are read instead,
+    one by one, up to the one that is to blame."""
 
     begin: int
     end: int
-    read: Callable[[Room], TokenRange]
+    read: Callable[[Room], Sequence[TokenRange]]
+    parts: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A piece that is being read. `error`: why what it is a part of could not be."""
+
+    piece: Piece
+    room: Room
+    tokens: Future[Sequence[TokenRange]]
+    error: Exception | None = None
 
 
 class Restore:
@@ -127,7 +164,7 @@ class Restore:
         self._readers = readers
         self._on_end = on_end
         self._pieces = deque(pieces)
-        self._reads: deque[tuple[Room, Future[TokenRange]]] = deque()
+        self._reads: deque[_Read] = deque()
         self._has_ended = False
         self._room = self._reserve(no_tokens)
         self._read_ahead()
@@ -143,13 +180,13 @@ class Restore:
         has ended."""
         until_s = time.perf_counter() + STEP_S
         while not self._has_ended and self._reads:
-            _, tokens = self._reads[0]
+            tokens = self._reads[0].tokens
             wait([tokens], timeout=max(0.0, until_s - time.perf_counter()) if may_wait else 0.0)
             if not tokens.done():
                 return False
-            self._reads.popleft()
+            read = self._reads.popleft()
             self._read_ahead()
-            self._take_in(tokens)
+            self._take_in(read)
             if time.perf_counter() >= until_s:
                 break
         if not self._reads:
@@ -165,9 +202,9 @@ class Restore:
         self._num_appended = self.num_tokens
         self._has_ended = True
         self.seconds = time.perf_counter() - self._began_s
-        for room, tokens in self._reads:
-            tokens.cancel()
-            room.withdraw()
+        for read in self._reads:
+            read.tokens.cancel()
+            read.room.withdraw()
         self._reads.clear()
         self._pieces.clear()
         self._on_end(self)
@@ -186,13 +223,24 @@ class Restore:
 
     def _read_ahead(self) -> None:
         while self._pieces and len(self._reads) < READ_AHEAD:
-            piece = self._pieces.popleft()
-            room = self._room.part(piece.begin - self._num_before, piece.end - self._num_before)
-            self._reads.append((room, self._readers.submit(piece.read, room)))
+            self._reads.append(self._begin(self._pieces.popleft()))
 
-    def _take_in(self, tokens: Future[TokenRange]) -> None:
+    def _begin(self, piece: Piece, error: Exception | None = None) -> _Read:
+        room = self._room.own_part(piece.begin - self._num_before, piece.end - self._num_before)
+        return _Read(piece, room, self._readers.submit(piece.read, room), error)
+
+    def _take_in(self, read: _Read) -> None:
         try:
-            self.cache.import_(tokens.result())
+            ranges = read.tokens.result()
+        except Exception as error:
+            if read.piece.parts:
+                self._reads.extendleft(reversed([self._begin(part, error) for part in read.piece.parts]))
+            else:
+                self._give_up(read.error or error)  # what was damaged is set aside by now, and would seem removed
+            return
+        try:
+            for tokens in ranges:
+                self.cache.import_(tokens)
         except Exception as error:
             self.cache.repair()
             self._give_up(error)

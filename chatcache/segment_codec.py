@@ -111,34 +111,20 @@ class SegmentCodec:
         start: int,
         begin: int,
         token_ids: Sequence[int],
-        state: Mapping[str, StoredTensor] | None = None,
+        states: tuple[KeptState, ...] = (),
     ) -> TokenRange:
-        """The tokens `token_ids`, which stand at `begin`, of a loaded segment that starts at `start`; on the device.
-        `state` is what is stored behind the last of them."""
+        """The tokens `token_ids`, which stand at `begin`, of a loaded segment that starts at `start`; on the device."""
         layers: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_layers)]
         for name, stored in tensors.items():
             data = _tensor(stored)
             index, own_name = _layer_and_name(name)
             layers[index][own_name] = data[begin - start : begin - start + len(token_ids)].to(self.device)
-        return TokenRange(begin, tuple(token_ids), tuple(layers), self._states(state, begin + len(token_ids)))
+        return TokenRange(begin, tuple(token_ids), tuple(layers), states)
 
-    def tokens_in(
-        self,
-        room: Sequence[Mapping[str, torch.Tensor]],
-        begin: int,
-        token_ids: Sequence[int],
-        state: Mapping[str, StoredTensor] | None = None,
-    ) -> TokenRange:
-        """`tokens`, which were read into `room`."""
-        states = self._states(state, begin + len(token_ids))
-        return TokenRange(begin, tuple(token_ids), tuple(dict(layer) for layer in room), states)
-
-    def targets(self, room: Sequence[Mapping[str, memoryview]], num_tokens: int) -> dict[str, memoryview] | None:
-        """Where each stored tensor of `num_tokens` tokens can be read to, by its name; None where the room does not
-        serve for all of them."""
+    def targets(self, room: Sequence[Mapping[str, memoryview]]) -> dict[str, memoryview] | None:
+        """Where each stored tensor can be read to, by its name; None where the room does not serve for all of them."""
         named = {f"{index}.{name}": data for index, layer in enumerate(room) for name, data in layer.items()}
-        sizes = {tensor.name: tensor.num_bytes_for(num_tokens) for tensor in self.layout}
-        return named if {name: len(data) for name, data in named.items()} == sizes else None
+        return named if named.keys() == {tensor.name for tensor in self.layout} else None
 
     def no_tokens(self, start: int) -> TokenRange:
         """None, at `start`: what a cache needs to know of tokens before it can reserve room for them."""
@@ -155,10 +141,8 @@ class SegmentCodec:
         states = tuple(_moved(state, self.device) for state in tokens.states if begin < state.num_tokens <= end)
         return replace(tokens, start=begin, token_ids=tokens.token_ids[first:last], layers=tuple(layers), states=states)
 
-    def _states(self, stored: Mapping[str, StoredTensor] | None, num_tokens: int) -> tuple[KeptState, ...]:
-        return () if stored is None else (self._kept_state(stored, num_tokens),)
-
-    def _kept_state(self, stored: Mapping[str, StoredTensor], num_tokens: int) -> KeptState:
+    def state_of(self, stored: Mapping[str, StoredTensor], num_tokens: int) -> KeptState:
+        """A loaded recurrent state, which stands behind the first `num_tokens` tokens; on the device."""
         tensors = {name: _tensor(each).to(self.device) for name, each in stored.items()}
         turn, role = tensors[_TURN.name].tolist()
         layers = tuple(

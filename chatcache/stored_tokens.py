@@ -5,7 +5,6 @@ It knows forms, segments and copies that wait. It does not know who saves or res
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
@@ -14,9 +13,8 @@ from chatcache.cache.token_range import TokenRange
 from chatcache.pending_saves import PendingSaves
 from chatcache.restore import Piece, Room
 from chatcache.segment_codec import SegmentCodec
+from chatcache.segment_reader import SegmentReader
 from chatcache.stored_forms import StoredForm, StoredForms
-from storage.segment_chain import SegmentPart
-from storage.segment_format import FileKind
 from storage.segment_store import SegmentStore
 
 
@@ -46,33 +44,19 @@ class StoredTokens:
         return max(found, key=lambda pieces: pieces[-1].end if pieces else 0, default=[])
 
     def _pieces_in(self, owner: str, form: StoredForm, reached: int, wanted_ids: tuple[int, ...]) -> Iterator[Piece]:
-        codec = self._forms.codec(form.kind)
+        codec, namespace = self._forms.codec(form.kind), self._forms.namespace(owner, form)
         pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
-        for part in self._store.lookup(self._forms.namespace(owner, form), wanted_ids).parts:
-            end = part.start + part.num_tokens
-            if end > reached:
-                yield Piece(reached, end, partial(self._read, owner, form, part, reached, wanted_ids[reached:end]))
-                reached = end
+        stored = self._store.lookup(namespace, wanted_ids)
+        yield from SegmentReader(self._store, namespace, codec, form.is_converted).pieces(
+            stored.parts, reached, wanted_ids
+        )
+        reached = max(reached, stored.num_tokens)
         for save in pending:
             end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
             if end > reached:
                 yield Piece(reached, end, partial(_part, codec, save.tokens, reached, end))
                 reached = end
 
-    def _read(
-        self, owner: str, form: StoredForm, part: SegmentPart, begin: int, ids: tuple[int, ...], room: Room
-    ) -> TokenRange:
-        """Whole segments are read into the room, one of which a part is wanted elsewhere."""
-        namespace, codec = self._forms.namespace(owner, form), self._forms.codec(form.kind)
-        state = self._store.load(namespace, part.key, FileKind.STATE) if part.has_state else None
-        is_all = part.is_whole and begin == part.start
-        if is_all and (targets := codec.targets(room.data, len(ids))) is not None:
-            self._store.load_into(namespace, part, targets, room.writing)
-            tokens = codec.tokens_in(room.layers, begin, ids, state)
-        else:
-            tokens = codec.tokens(self._store.load(namespace, part.key), part.start, begin, ids, state)
-        return dataclasses.replace(tokens, is_converted=form.is_converted)
 
-
-def _part(codec: SegmentCodec, tokens: TokenRange, begin: int, end: int, _room: Room) -> TokenRange:
-    return codec.part(tokens, begin, end)
+def _part(codec: SegmentCodec, tokens: TokenRange, begin: int, end: int, _room: Room) -> list[TokenRange]:
+    return [codec.part(tokens, begin, end)]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -23,6 +24,10 @@ FOLDER_NAME = "segments"
 SET_ASIDE_NAME = "damaged"
 SUFFIX = ".safetensors"
 TEMPORARY_SUFFIX = ".tmp"
+BATCH_BYTES = 2**20
+"""Read with one call: so long whoever owns the memory waits for it."""
+_MAX_PIECES = 1024
+"""What a call takes, where systems set a limit (IOV_MAX)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class SegmentFolder:
         """The whole file. Raises SegmentDamagedError where it is not as it was written or not there, other OSErrors."""
         with self._open(name, written) as file:
             data = bytearray(written.num_bytes)
-            _fill(file, memoryview(data))
+            _fill(file, [memoryview(data)])
         digest = FileDigest(like=written.digest)
         digest.update(data)
         _compare(name, digest, written)
@@ -98,7 +103,8 @@ class SegmentFolder:
         pieces: Sequence[memoryview],
         writing: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Read a file that consists of `pieces` into those of them that can be written to, each inside `writing()`.
+        """Read a file that consists of `pieces` into those of them that can be written to, a few at a time, inside
+        `writing()`.
 
         Raises as `read`, also where the file holds anything else in the place of the other pieces; what `writing`
         raises.
@@ -107,12 +113,13 @@ class SegmentFolder:
         with self._open(name, written) as file:
             if (expected := sum(map(len, pieces))) != written.num_bytes:
                 raise SegmentDamagedError(f"{name} has {written.num_bytes} bytes instead of {expected}.")
-            for piece in pieces:
-                with nullcontext() if piece.readonly else writing():
-                    target = memoryview(bytearray(len(piece))) if piece.readonly else piece
-                    _fill(file, target)
-                    digest.update(target)  # before anybody else may write to it
-                if piece.readonly and target != piece:
+            for batch in _batches(pieces):
+                targets = [memoryview(bytearray(len(piece))) if piece.readonly else piece for piece in batch]
+                with writing():
+                    _fill(file, targets)
+                    for target in targets:
+                        digest.update(target)  # before anybody else may write to it
+                if any(piece.readonly and piece != target for piece, target in zip(batch, targets, strict=True)):
                     raise SegmentDamagedError(f"{name} was changed: it does not hold the tokens it should.")
         _compare(name, digest, written)
 
@@ -173,12 +180,33 @@ def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
                     yield entry.name, entry.stat(follow_symlinks=False).st_size
 
 
-def _fill(file: FileIO, target: memoryview) -> int:
-    """Read until the target is full or the file ends; how many bytes were read."""
-    num_read = 0
-    while num_read < len(target) and (count := file.readinto(target[num_read:])):
-        num_read += count
-    return num_read
+def _batches(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Runs of pieces that are read with one call."""
+    batch: list[memoryview] = []
+    num_bytes = 0
+    for piece in pieces:
+        if batch and (len(batch) == _MAX_PIECES or num_bytes + len(piece) > BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(piece)
+        num_bytes += len(piece)
+    if batch:
+        yield batch
+
+
+def _fill(file: FileIO, targets: Sequence[memoryview]) -> None:
+    """Read until all are full or the file ends."""
+    left = deque(target for target in targets if target)
+    while left and (num_read := _read(file, left)):
+        while left and num_read >= len(left[0]):
+            num_read -= len(left.popleft())
+        if num_read:
+            left[0] = left[0][num_read:]
+
+
+def _read(file: FileIO, targets: Sequence[memoryview]) -> int:
+    """Windows reads into one only."""
+    return os.readv(file.fileno(), targets) if hasattr(os, "readv") else file.readinto(targets[0])
 
 
 # The steps of a write, one by one: the seams at which tests let the disk fail or the process die.

@@ -97,16 +97,15 @@ def encode_segment(
         raise InvalidRecordError(f"The tensors {sorted(tensors)} are not those of the segment's layout.")
     buffers = {TOKEN_IDS: memoryview(header.token_ids)}
     described: dict[str, tuple[str, tuple[int, ...]]] = {TOKEN_IDS: ("U32", (header.num_tokens,))}
+    num_tokens = header.num_tokens
     for tensor in layout:
-        buffers[tensor.name] = memoryview(tensors[tensor.name]).cast("B")
-        described[tensor.name] = (tensor.dtype, tensor.shape_for(header.num_tokens))
-        if len(buffers[tensor.name]) != tensor.num_bytes_for(header.num_tokens):
-            raise InvalidRecordError(
-                f"Tensor {tensor.name} has {len(buffers[tensor.name])} bytes; "
-                f"its layout says {tensor.num_bytes_for(header.num_tokens)}."
-            )
+        name, shape = tensor.name, tensor.shape_for(num_tokens)
+        buffers[name] = buffer = memoryview(tensors[name]).cast("B")
+        described[name] = (tensor.dtype, shape)
+        if len(buffer) != (num_bytes := math.prod(shape) * ITEM_BYTES[tensor.dtype]):
+            raise InvalidRecordError(f"Tensor {name} has {len(buffer)} bytes; its layout says {num_bytes}.")
     # The widest items first: so every tensor lies aligned without gaps, which the format forbids.
-    names = sorted(buffers, key=lambda name: (-ITEM_BYTES[described[name][0]], name))
+    names = [name for _, name in sorted((-ITEM_BYTES[dtype], name) for name, (dtype, _) in described.items())]
     entries: dict[str, Any] = {"__metadata__": _metadata(header)}
     end = 0
     for name in names:

@@ -44,6 +44,7 @@ LAYERS = (
         "chatcache.restore",
         "chatcache.segment_codec",
         "chatcache.stored_forms",
+        "chatcache.segment_reader",
         "chatcache.stored_tokens",
     ),
     ("chatcache.memory",),

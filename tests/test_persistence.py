@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -551,8 +552,10 @@ def pieces_of(whole: TokenRange, size: int, read: Callable[[int, TokenRange], To
     return pieces
 
 
-def _read(read: Callable[[int, TokenRange], TokenRange], number: int, tokens: TokenRange, _room: Room) -> TokenRange:
-    return read(number, tokens)
+def _read(
+    read: Callable[[int, TokenRange], TokenRange], number: int, tokens: TokenRange, _room: Room
+) -> list[TokenRange]:
+    return [read(number, tokens)]
 
 
 def test_a_step_does_not_wait_until_a_slow_disk_has_read(bench: Bench, readers: ThreadPoolExecutor) -> None:
@@ -624,17 +627,49 @@ def test_whole_segments_are_read_to_where_the_cache_holds_them(bench: Bench) -> 
     assert_same(cache.export(0, 250), bench.filled(A).export(0, 250))  # the last piece is a part of a segment
 
 
+def test_short_segments_are_read_and_taken_in_together(bench: Bench) -> None:
+    bench.persistence.save(mine(bench.session()), bench.filled(A), cuts=range(10, len(A), 10))
+    bench.persistence.flush()
+    imported: list[int] = []
+    cache = bench.empty()
+    import_ = cache.import_
+
+    def counted(tokens: TokenRange) -> None:
+        imported.append(len(tokens.token_ids))
+        import_(tokens)
+
+    cache.import_ = counted  # type: ignore[method-assign]
+    bench.persistence.extend(mine("any"), cache, A)
+    assert bench.num_files() == len(A) // 10
+    assert imported == [0, 250, len(A) - 250], "room first; as much as the longest segment has, but whole ones"
+    assert_same(cache.export(0, len(A)), bench.filled(A).export(0, len(A)))
+
+
+def test_of_short_segments_those_before_a_damaged_one_are_used(bench: Bench) -> None:
+    bench.persistence.save(mine(bench.session()), bench.filled(A), cuts=range(10, len(A), 10))
+    bench.persistence.flush()
+    paths = sorted(SegmentFolder(bench.data_dir).path.glob("*.safetensors"))
+    assert len({len(path.read_bytes()) for path in paths}) <= 3, "as long as each other, but for numbers in the header"
+    data = bytearray(paths[7].read_bytes())
+    data[-1] ^= 1
+    paths[7].write_bytes(data)
+    begin = int(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["start"])
+    session = bench.session()
+    assert bench.restored(session, A).num_tokens == begin
+    assert "damaged" in (bench.persistence.problem(mine(session)) or "")
+
+
 def test_what_comes_late_is_not_written_over_newer_tokens(bench: Bench, readers: ThreadPoolExecutor) -> None:
     whole = bench.filled(A).export(0, 300)
     is_readable = threading.Event()
 
-    def read(tokens: TokenRange, room: Room) -> TokenRange:
+    def read(tokens: TokenRange, room: Room) -> list[TokenRange]:
         assert is_readable.wait(30)
         for layer, there in zip(tokens.layers, room.layers, strict=True):
             for name, rows in layer.items():
                 with room.writing():
                     there[name].copy_(rows)
-        return tokens
+        return [tokens]
 
     pieces = [Piece(0, 300, partial(read, whole))]
     cache = bench.empty()
@@ -653,12 +688,12 @@ def test_tokens_that_were_read_into_room_that_moved_since_are_taken_in_all_the_s
 ) -> None:
     whole = bench.filled(A).export(0, 300)
 
-    def read(tokens: TokenRange, room: Room) -> TokenRange:
+    def read(tokens: TokenRange, room: Room) -> list[TokenRange]:
         for layer, there in zip(tokens.layers, room.layers, strict=True):
             for name, rows in layer.items():
                 with torch.inference_mode():
                     there[name].copy_(rows)
-        return TokenRange(tokens.start, tokens.token_ids, tuple(dict(layer) for layer in room.layers))
+        return [TokenRange(tokens.start, tokens.token_ids, room.layers)]
 
     cache = bench.empty()
     no_tokens = TokenRange(0, (), bench.filled(A).export(0, 0).layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import hashlib
+import os
 import random
 import sqlite3
 import stat
@@ -470,16 +471,17 @@ def test_a_file_that_cannot_be_read_just_now_is_left_where_it_is(
 
 
 def test_reading_into_a_room_that_was_withdrawn_ends_there_and_harms_no_file(
-    store: SegmentStore, database: Database, namespace: Namespace
+    store: SegmentStore, database: Database, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(segment_files, "BATCH_BYTES", 1)
     store.save(namespace, new_session(database), None, cut([1] * 4, 4))
     (part,) = store.lookup(namespace, [1] * 4).parts
     room = {tensor.name: bytearray(tensor.num_bytes_for(4)) for tensor in LAYOUT}
-    is_first = iter([True])
+    batches = iter(["header", "keys"])
 
     @contextmanager
     def writing() -> Iterator[None]:
-        if not next(is_first, False):
+        if next(batches, None) is None:
             raise CancelledError
         yield
 
@@ -488,6 +490,35 @@ def test_reading_into_a_room_that_was_withdrawn_ends_there_and_harms_no_file(
     assert bytes(room["layers.0.keys"]) == kv([1] * 4, 0)["layers.0.keys"]
     assert not any(room["layers.0.values"])
     check_restores(store, namespace, [1] * 4, 4)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 7, 100, None])
+def test_a_system_that_reads_less_than_it_is_asked_for_is_asked_again(
+    store: SegmentStore,
+    database: Database,
+    namespace: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    most_bytes: int | None,
+) -> None:
+    """With None it cannot read into several places at once at all."""
+    store.save(namespace, new_session(database), None, cut([1] * 4, 4))
+    (part,) = store.lookup(namespace, [1] * 4).parts
+    room = {tensor.name: bytearray(tensor.num_bytes_for(4)) for tensor in LAYOUT}
+
+    def readv(descriptor: int, targets: Sequence[memoryview]) -> int:
+        num_read = 0
+        for target in targets:
+            data = os.read(descriptor, min(len(target), (most_bytes or 0) - num_read))
+            target[: len(data)] = data
+            num_read += len(data)
+        return num_read
+
+    if most_bytes is None:
+        monkeypatch.delattr(os, "readv")
+    else:
+        monkeypatch.setattr(os, "readv", readv)
+    store.load_into(namespace, part, {name: memoryview(data) for name, data in room.items()}, nullcontext)
+    assert room == kv([1] * 4, 0)
 
 
 def test_a_room_that_is_written_to_as_soon_as_it_is_withdrawn_harms_no_file(
