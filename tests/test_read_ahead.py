@@ -40,10 +40,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def service(tiny_llama: LoadedModel, tmp_path: Path) -> Iterator[ChatService]:
-    """Begun anew, with one chat that is stored with its cache, which is not in memory."""
+    """Begun anew, with one chat that is stored with its cache, too long to be read at once, which is not in memory."""
     with open_service(tiny_llama, tmp_path) as service:
         session = service.create_session(sampling=GREEDY)
-        service.send(session.id, "Hello").result(60)
+        service.send(session.id, "Hello " * 200).result(60)
         service.send(session.id, "And you?").result(60)
     with open_service(tiny_llama, tmp_path) as service:
         yield service
