@@ -68,7 +68,7 @@
     else chatcache.scroll.toEnd();
     chat = session;
     awaited = message ?? "";
-    mark(awaited, awaited === marked.id ? [...marked.words, ...expected] : expected);
+    mark(awaited, awaited === marked.id && !expected.length ? marked.words : expected);
     expected = [];
     arrive();
   });

@@ -4,8 +4,10 @@
   const OURS = "button, small, .code-head"; // nobody wrote that
   const MOST = 1000;
 
-  // As the search folds; upper case first, for ß and ς.
-  const fold = (text) => text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase().replace(/\s/g, " ");
+  // As the search folds: letter by letter, for a Σ becomes another letter at a word's end; upper case first, for ß and ς.
+  const foldLetter = (letter) =>
+    letter.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toUpperCase().toLowerCase().replace(/\s/g, " ");
+  const fold = (text) => Array.from(text, foldLetter).join("");
   const escaped = (word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
   // In order. The longest of the words is what a hit is shown by: `isBest`.
@@ -25,7 +27,7 @@
       block = within;
       let at = 0;
       for (const letter of node.data) {
-        const folded = fold(letter);
+        const folded = foldLetter(letter);
         for (let place = 0; place < folded.length; place++) {
           nodes[text.length + place] = node;
           starts[text.length + place] = at;

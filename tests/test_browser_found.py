@@ -118,6 +118,25 @@ def test_every_word_that_was_found_is_marked_as_it_is_written_and_the_frame_fade
     assert marked_words(page) == ["Dunlin3", "DUNLIN3", "stilt", "dunlin3", "Stílt"]
 
 
+def test_what_is_found_next_in_the_same_message_is_marked_and_shown_instead(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    said = "Here stands a **sandpiper**.\n\n" + "A paragraph.\n\n" * 60 + "Here stands a **smew**."
+    site.service.edit(site.service.messages(session_id)[1].id, said)
+    long = message(page, site.service.messages(session_id)[1].id)
+    for word in ("sandpiper", "smew"):
+        find(page, word).click()
+        expect(long.locator("strong", has_text=word)).to_be_in_viewport(ratio=1)
+        assert marked_words(page) == [word]
+
+
+def test_a_greek_word_is_marked_in_either_case_whatever_letter_it_ends_with(page: Page, site: Site) -> None:
+    session_id = open_chat(page, site, SHORT, "One.")
+    site.service.edit(site.service.messages(session_id)[1].id, "Ένας γλάρος, ΓΛΆΡΟΣ.")
+    find(page, "γλάρος").click()
+    expect(message(page, site.service.messages(session_id)[1].id)).to_be_focused()
+    assert marked_words(page) == ["γλάρος", "ΓΛΆΡΟΣ"]
+
+
 def test_a_hit_in_a_folded_file_unfolds_it_and_is_seen(page: Page, site: Site) -> None:
     lines = [f"line {number}" for number in range(400)]
     lines[300] = "here stands a godwit, far down"
