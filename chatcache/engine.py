@@ -256,8 +256,8 @@ class TurnRun:
         """Where chats part: the end of what others begin with, too, and the token before the prompt's end, at which a
         regenerated reply begins. A chat that was live has been saved to the former before."""
         acquired = self._held.acquired
-        was_live = acquired is not None and any(reuse.source == "live" for reuse in acquired.reuse)
-        beginning = () if was_live else (self._request.num_shared_tokens(),)
+        is_first_save = acquired is not None and all(reuse.source != "live" for reuse in acquired.reuse)
+        beginning = (self._request.num_shared_tokens(),) if is_first_save else ()
         return (*beginning, self._account.num_prompt_tokens - 1)
 
     def _end_untrusted(self) -> bool:

@@ -722,3 +722,17 @@ def test_what_chats_share_is_asked_for_when_all_is_said_and_of_a_live_chat_not_a
     first, second = (turn.outcome.stats.num_prompt_tokens - 1 for turn in turns)
     assert cuts == [(7, first), (second,)]
     assert asked == num_forwards[:1]
+
+
+def test_of_a_turn_that_is_stopped_before_it_has_a_cache_nobody_asks_what_chats_share(tiny_llama: LoadedModel) -> None:
+    chat = Chat(tiny_llama)
+    chat.messages.append(PromptMessage(Role.USER, "Hello."))
+    asked: list[TurnRequest] = []
+
+    def num_shared_tokens() -> int:
+        asked.append(request)
+        return 7
+
+    request = replace(chat.request(GREEDY), num_shared_tokens=num_shared_tokens)
+    assert chat.run(request, should_stop=lambda *_: True).outcome.stats.finish_reason is FinishReason.CANCELLED
+    assert asked == []
