@@ -92,8 +92,8 @@ def read_checked_into(
     room: Mapping[str, Buffer],
     writing: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """`check_file`, with the tensors read into `room`, each inside `writing()`, and nothing copied. What it holds is
-    worth something only if this returns.
+    """`check_file`, with the tensors read into `room`, a few at a time inside `writing()`, and nothing copied. What it
+    holds is worth something only if this returns.
 
     Raises as `check_file`, and what `writing` raises.
     """
