@@ -7,7 +7,7 @@ from storage.durations import format_seconds
 
 
 class Figures:
-    """English notation. A language that writes numbers otherwise overrides the class attributes."""
+    """English notation. A language that writes numbers otherwise overrides the class attributes, and `tokens`."""
 
     THOUSANDS = ","
     POINT = "."
@@ -18,6 +18,10 @@ class Figures:
     def number(self, value: float, digits: int = 0) -> str:
         """`1,024`, with `digits` behind the point."""
         return self._in_notation(f"{value:,.{digits}f}")
+
+    def tokens(self, num_tokens: int) -> str:
+        """`1 token`, `1,024 tokens`."""
+        return f"{self.number(num_tokens)} {'token' if num_tokens == 1 else 'tokens'}"
 
     def size(self, num_bytes: int) -> str:
         """As `format_size` writes it: `812 B`, `45.0 KiB`, `1.2 GiB`."""

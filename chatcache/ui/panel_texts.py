@@ -226,7 +226,3 @@ class PanelTexts(Figures):
         """For who does not see the plot: each kind with its bytes at the longest context."""
         ends = ", ".join(f"{kind} {self.size(num_bytes)}" for kind, num_bytes in curves)
         return f"At {self.tokens(num_tokens)}: {ends}."
-
-    def tokens(self, num_tokens: int) -> str:
-        """`1 token`, `1,024 tokens`."""
-        return f"{self.number(num_tokens)} {'token' if num_tokens == 1 else 'tokens'}"
