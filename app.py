@@ -5,7 +5,7 @@ The only reader of arguments and environment. Exit status: 0 stopped on request,
 
 from __future__ import annotations
 
-from chatcache.stop_signals import end_at_once, on_stop_signals
+from chatcache.stop_signals import StopRequest, end_at_once, on_stop_signals
 
 if __name__ == "__main__":  # before the imports that take long
     on_stop_signals(end_at_once)
@@ -19,7 +19,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 import tomllib
 from collections.abc import Sequence
@@ -161,8 +160,8 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
         service = ChatService.open(config, progress=say, loads=False)
         try:
             PageServer(service, listener)
-            stop = threading.Event()
-            on_stop_signals(lambda *_: stop.set())
+            stop = StopRequest()
+            on_stop_signals(lambda *_: stop.make())
             waiting.close()
             _say(f"Ready on {address.url} (Ctrl+C stops it)")
             _answer_until(stop, service)
@@ -171,24 +170,22 @@ def _serve(config: ServiceConfig, address: Address, listener: socket.socket) -> 
             service.close()
 
 
-def _answer_until(stop: threading.Event, service: ChatService) -> None:
+def _answer_until(stop: StopRequest, service: ChatService) -> None:
     """Load the model, and wait until the process is told to stop. Raises what loading it raised."""
-    failures: list[BaseException] = []
 
     def on_loaded(failure: BaseException | None) -> None:
         if failure is not None:
-            failures.append(failure)
-            stop.set()
+            stop.make(failure)
             return
         gc.freeze()
         gc.enable()
         _say(f"The model is loaded: {service.model_info.name}.")
 
     service.load(on_loaded)  # not before the page is there: they would hold up each other
-    stop.wait()
-    if failures:
+    failure = stop.wait()
+    if failure is not None:
         time.sleep(LAST_WORDS_S)
-        raise failures[0]
+        raise failure
     on_stop_signals(signal.SIG_IGN)  # a second signal would end the process before all is stored
     _say("Stopping; replies that are being written are kept as far as they are …")
 

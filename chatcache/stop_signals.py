@@ -7,11 +7,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 from collections.abc import Callable
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
+
+NOTICE_S = 0.2
+"""A signal that comes just before the main thread begins to wait does not wake it: it looks that often by itself."""
+
+
+class StopRequest:
+    """The wish that the process ends, which any thread may have, and a signal's handler at any moment.
+
+    A `threading.Event` does not serve: a handler that sets it can come while the thread that it interrupts holds the
+    event's lock, and waits for that thread then.
+    """
+
+    def __init__(self) -> None:
+        self._failures: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()  # its `put` is reentrant
+
+    def make(self, failure: BaseException | None = None) -> None:
+        """Ask for the end, because of `failure` if there was one."""
+        self._failures.put(failure)
+
+    def wait(self) -> BaseException | None:
+        """Wait until the end is asked for; why."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._failures.get(timeout=NOTICE_S)
 
 
 def on_stop_signals(handler: Handler | signal.Handlers) -> None:

@@ -86,3 +86,42 @@ def test_a_signal_while_the_model_is_loaded_ends_in_order(tmp_path: Path, gguf_f
     )
     assert said.splitlines()[-2].startswith("Ready on ")
     assert said.splitlines()[-1].startswith("Stopping; ")
+
+
+STOPPED_AS_IT_BEGINS_TO_WAIT = """
+import os, random, signal, threading, time
+from chatcache import stop_signals
+from chatcache.stop_signals import StopRequest, on_stop_signals
+
+stop_signals.NOTICE_S = 0.02
+moments = random.Random(0)
+for _ in range(3000):
+    stop = StopRequest()
+    on_stop_signals(lambda *_: stop.make())
+    is_waiting, delay_s = threading.Event(), moments.random() * 2e-4
+
+    def send():
+        is_waiting.wait()
+        until_s = time.perf_counter() + delay_s
+        while time.perf_counter() < until_s:
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    is_waiting.set()
+    assert stop.wait() is None
+    sender.join()
+print("stopped")
+"""
+
+
+def test_a_signal_that_comes_just_as_the_process_begins_to_wait_is_heard() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED_AS_IT_BEGINS_TO_WAIT],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=ROOT,
+    )
+    assert ended.stdout == "stopped\n", ended.stderr
