@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Row, Select, Text, and_, func, or_, select, true
@@ -25,6 +26,7 @@ from storage.records import ChatSession, Role
 from storage.text_index import (
     FEWEST_CHARACTERS,
     are_texts_due,
+    forget_removed_texts,
     index_due_texts,
     remake_text_index,
     rows_with,
@@ -139,6 +141,20 @@ class ChatSearch:
                     return
             with self._database.write() as db:
                 index_due_texts(db.connection())
+
+    def forget_removed(self) -> None:
+        """Have the index lose what messages said that were removed. Where that fails it is done at the next start."""
+        if not self._database.has_text_index:
+            return
+        try:
+            with self._database.write() as db:
+                forget_removed_texts(db.connection())
+        except (DatabaseClosedError, DiskFullError):
+            logger.warning("What removed messages said leaves the text index at the next start")
+        except DatabaseError as error:
+            logger.warning("The text index is damaged and made anew: %s", error)
+            with suppress(DatabaseError):  # then whoever searches next says so
+                self.remake_index()
 
     def remake_index(self) -> None:
         """An index in the place of the one that is there. Messages enter it later, some at a time, so that nobody who

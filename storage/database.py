@@ -172,7 +172,8 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.create_function("fold", 1, _of_text(fold), deterministic=True)
         connection.create_function("searched_text", 2, _of_text(searched_text), deterministic=True)
-        for pragma in ("foreign_keys=ON", *pragmas):
+        # What is removed is overwritten, however SQLite was compiled.
+        for pragma in ("foreign_keys=ON", "secure_delete=ON", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

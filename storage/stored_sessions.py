@@ -130,12 +130,15 @@ class StoredSessions(SessionPlaces):
                 raise InvalidRecordError("Only a session in the bin can be removed for good: delete it first.")
             remove_session(db, session_id)
         self._temporary_ids.discard(session_id)
+        self._search.forget_removed()
 
     def purge_bin(self, owner: str) -> frozenset[str]:
         """Remove all that is in the owner's bin, at once. Returns the ids of the sessions that were."""
         in_bin = (SessionRow.owner == owner, SessionRow.deleted_at.is_not(None))
         with self._database.write() as db:
-            return frozenset(db.scalars(delete(SessionRow).where(*in_bin).returning(SessionRow.id)))
+            removed_ids = frozenset(db.scalars(delete(SessionRow).where(*in_bin).returning(SessionRow.id)))
+        self._search.forget_removed()
+        return removed_ids
 
     def counts(self, owner: str) -> StoreCounts:
         """How many sessions and messages the owner has, the bin included."""

@@ -57,6 +57,12 @@ def ensure_text_index(connection: Connection) -> bool:
         remake_text_index(connection)
         while are_texts_due(connection):
             index_due_texts(connection)
+        return True
+    try:
+        with connection.begin_nested():
+            forget_removed_texts(connection)
+    except DBAPIError:
+        remake_text_index(connection)
     return True
 
 
@@ -98,6 +104,13 @@ def index_due_texts(connection: Connection) -> None:
             text(f"INSERT INTO {TABLE}(rowid, text) VALUES (:seq, :folded)"),
             [{"seq": row.seq, "folded": searched_text(row.text, row.role)} for row in settled],
         )
+
+
+def forget_removed_texts(connection: Connection) -> None:
+    """Have the index lose the messages that are there no more; the others that changed can wait until it is asked."""
+    removed = f"SELECT seq FROM {DUE} WHERE seq NOT IN (SELECT seq FROM messages)"
+    connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE rowid IN ({removed})")
+    connection.exec_driver_sql(f"DELETE FROM {DUE} WHERE seq NOT IN (SELECT seq FROM messages)")
 
 
 def searched_text(message: str, role: str) -> str:

@@ -530,3 +530,39 @@ def test_chats_can_be_written_and_found_where_sqlite_has_no_such_index_and_are_i
     chat(ChatStore(database), "after", "a fox")
     assert found(ChatStore(database), "fox") == ["after", "meanwhile", "before"]
     check(database)
+
+
+@pytest.mark.parametrize("way", ["one", "the bin", "at the start"])
+def test_what_a_chat_removed_for_good_said_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    with open_database(tmp_path) as database:
+        store = ChatStore(database)
+        chat(store, "Kept", "Marmalade is kept")
+        gone = chat(store, "Gone", "Zebulon the quixotrix")
+        assert found(store, "quixotrix") == ["Gone"]
+        assert found(store, "marmalade") == ["Kept"]
+        store.delete(ME, gone)
+        if way == "at the start":  # as the versions before left it
+            monkeypatch.setattr(chat_search, "forget_removed_texts", lambda _connection: None)
+        if way == "the bin":
+            store.purge_bin(ME)
+        else:
+            store.purge(ME, gone)
+    if way == "at the start":
+        open_database(tmp_path).close()
+    data = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()).lower()
+    assert b"marmalade" in data
+    assert b"quixotrix" not in data
+
+
+def test_a_damaged_index_keeps_nobody_from_removing_a_chat(database: Database) -> None:
+    store = ChatStore(database)
+    chat(store, "Kept", "Marmalade is kept")
+    gone = chat(store, "Gone", "Marmalade is gone")
+    assert len(found(store, "marmalade")) == 2
+    with database.write() as db:
+        db.execute(sa.text(f"UPDATE {TABLE}_data SET block = zeroblob(9)"))
+    store.delete(ME, gone)
+    store.purge(ME, gone)
+    assert found(store, "marmalade") == ["Kept"]
