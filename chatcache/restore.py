@@ -197,8 +197,7 @@ class Restore:
         """Read no further. May be called at any time, again and again."""
         if self._has_ended:
             return
-        if self.cache.num_tokens > self._num_before and not self.cache.is_croppable:
-            self.cache.repair()  # back to the last recurrent state that came
+        self._go_back_to_state()
         self._num_appended = self.num_tokens
         self._has_ended = True
         self.seconds = time.perf_counter() - self._began_s
@@ -245,7 +244,13 @@ class Restore:
             self.cache.repair()
             self._give_up(error)
 
+    def _go_back_to_state(self) -> None:
+        """To the last recurrent state that came, where there are any."""
+        if self.cache.num_tokens > self._num_before and not self.cache.is_croppable:
+            self.cache.repair()
+
     def _give_up(self, error: Exception) -> None:
+        self._go_back_to_state()  # first: from there on it is computed again
         if isinstance(error, SegmentRemovedError):  # by somebody who wanted it: nothing is wrong
             logger.info("A cache was restored up to token %d; the rest was dropped meanwhile", self.cache.num_tokens)
             self.end()

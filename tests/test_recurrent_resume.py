@@ -14,6 +14,7 @@ from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from storage.segment_format import FileKind
 from storage.segment_models import SegmentFileRow, SegmentRow
+from storage.sentence import Sentence
 
 TIMEOUT_S = 60
 
@@ -148,6 +149,12 @@ def test_reuse_stops_before_what_is_missing_and_the_reply_is_the_same(
         else:
             assert stats.num_cached_tokens == max((each for each in states if each < end), default=0)
         assert stats.num_computed_tokens == stats.num_prompt_tokens - stats.num_cached_tokens
+        problem = service.cache_report(session_id).problem
+        if harm == "damaged":
+            assert isinstance(problem, Sentence)
+            assert problem.facts["index"] == stats.num_cached_tokens
+        else:
+            assert problem is None
     with open_service(loaded, tmp_path / "fresh") as service:
         other = talk(service, 3)
         assert send(service, other, "Go on!").message.token_ids == reply.message.token_ids
