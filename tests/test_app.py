@@ -297,6 +297,10 @@ def test_a_terminal_that_cannot_show_a_line_or_is_gone_stops_nothing(monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no terminals that hang up")
+@pytest.mark.skipif(
+    hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+    reason="what is started here is to outlive its terminal (nohup)",
+)
 def test_closing_the_terminal_ends_the_server_in_order(tmp_path: Path, model_folder: Path) -> None:
     with running("--data-dir", tmp_path / "data", "--model", model_folder) as (process, _):
         process.stdout.close()
