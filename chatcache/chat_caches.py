@@ -24,7 +24,13 @@ class ChatCaches(OwnedSessions):
         """The session's live cache beside all live caches of this owner."""
         runtime = self._runtime
         form = self._starter.cache_form(self.get_session(session_id))
-        caches, reserved_bytes = runtime.call(lambda parts: (parts.pool.report(), parts.pool.budget.reserved_bytes))
+        caches, reserved_bytes, prefetched = runtime.call(
+            lambda parts: (
+                parts.pool.report(),
+                parts.pool.budget.reserved_bytes,
+                parts.pool.prefetched(self._key(session_id)),
+            )
+        )
         mine = [c for c in caches if c.owner == self._owner]
         live = next((c for c in mine if c.session_id == session_id), None)
         return CacheReport(
@@ -39,6 +45,8 @@ class ChatCaches(OwnedSessions):
             max_context_tokens=runtime.model_info.max_context_tokens,
             problem=form.problem or runtime.persistence.problem(self._key(session_id), form.kind),
             chats=tuple(LiveChat(c.session_id, c.kind, c.num_tokens, c.num_bytes) for c in reversed(mine)),
+            num_prefetched_tokens=prefetched.num_tokens if live and prefetched else 0,
+            prefetch_s=prefetched.seconds if live and prefetched else 0.0,
         )
 
     def memory_plan(

@@ -28,6 +28,10 @@ class Prefetched:
     end: int
     seconds: float
 
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.start
+
 
 class Prefetches:
     """At most one for each session, which goes on while anybody wants it. One whose cache has to leave memory ends by
@@ -74,6 +78,10 @@ class Prefetches:
             if before is not None and before.end == start:
                 start, seconds = before.start, before.seconds + seconds
             self._prefetched[key] = Prefetched(start, end, seconds)
+
+    def brought(self, key: SessionKey) -> Prefetched | None:
+        """What was brought since the last turn."""
+        return self._prefetched.get(key)
 
     def take(self, key: SessionKey) -> Prefetched | None:
         """What was brought since the last turn; told once."""

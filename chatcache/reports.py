@@ -59,7 +59,8 @@ class CacheReport:
 
     `chats` are those of the owner that have one, the last used first. `budget_bytes` is what the live caches of all
     owners together may take, `reserved_bytes` what they have reserved.
-    `problem`: why the cache is not stored on disk to its end, as a sentence.
+    `problem`: why the cache is not stored on disk to its end, as a sentence. `num_prefetched_tokens` of what it holds
+    came from disk since the chat's last turn, in `prefetch_s`.
     """
 
     kind: str
@@ -73,6 +74,8 @@ class CacheReport:
     max_context_tokens: int
     problem: str | None
     chats: tuple[LiveChat, ...] = ()
+    num_prefetched_tokens: int = 0
+    prefetch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from chatcache.live_caches import LiveCache, LiveCaches, Spilled
 from chatcache.memory.budget import Budget
 from chatcache.memory.room import Room
 from chatcache.persistence import Persistence
-from chatcache.prefetches import IsWanted, Prefetches
+from chatcache.prefetches import IsWanted, Prefetched, Prefetches
 from chatcache.prefix import common_length
 from chatcache.session_key import SessionKey
 
@@ -144,6 +144,10 @@ class SessionPool:
         """Take in a little more; whether there is more. It ends when nobody wants it any more, when a turn begins,
         which takes over, and when one of another session needs the memory."""
         return self._prefetches.step(key)
+
+    def prefetched(self, key: SessionKey) -> Prefetched | None:
+        """What prefetches have brought since the session's last turn."""
+        return self._prefetches.brought(key)
 
     def _lacks_only_the_end(
         self, key: SessionKey, cache: SessionCache, wanted_ids: Sequence[int], form: CacheForm

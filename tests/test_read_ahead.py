@@ -20,7 +20,9 @@ from slow_disk import SlowDisk
 from chatcache.chat import ChatService
 from chatcache.errors import NotFoundError, Reason, StorageError
 from chatcache.loader import LoadedModel
+from chatcache.stats import Reuse
 from chatcache.ui import follow
+from chatcache.ui.cache_panel import describe
 from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
 from chatcache.ui.layout import Page, lay_out
@@ -118,6 +120,27 @@ def test_a_chat_that_is_opened_is_in_memory_before_anything_is_sent(
     assert report.num_tokens >= service.context_use(session_id).num_fed_tokens - 1
     stats = service.send(session_id, "And now?").result(60).stats
     assert stats.num_cached_tokens >= report.num_tokens
+
+
+def test_what_came_from_disk_is_told_in_words_until_the_next_reply_tells_it(
+    service: ChatService, page: Page, session_id: str
+) -> None:
+    async def opened() -> None:
+        async with Tab(service, page, session_id) as tab:
+            await tab.sees_in("cache", texts.PREFETCHED)
+            report, said = service.cache_report(session_id), Elements(tab.updates[-1][page.cache]).text
+            assert f"{texts.PREFETCHED}{texts.prefetched(report.num_prefetched_tokens, report.prefetch_s)}" in said
+            assert report.num_prefetched_tokens == report.num_tokens
+        async with Tab(service, page, session_id) as tab:
+            await tab.sees_in("cache", texts.PREFETCHED)
+            reply = await asyncio.to_thread(lambda: service.send(session_id, "And now?").result(60))
+            await tab.sees_in("cache", next(iter(describe(texts, reply.stats, is_first=False))))
+            assert texts.PREFETCHED not in Elements(tab.updates[-1][page.cache]).text
+            assert reply.stats.reuse == (Reuse("disk", report.num_prefetched_tokens),)
+
+    run(opened)
+    service.drop_cache(session_id)
+    assert service.cache_report(session_id).num_prefetched_tokens == 0
 
 
 def test_reading_ahead_has_the_cache_looked_at_and_not_the_chat(

@@ -490,6 +490,18 @@ def test_a_resumed_chat_says_so_in_words() -> None:
     assert describe(texts, stats, is_first=False) == ["Resumed 412 tokens from disk in 0.09 s; computed 18."]
 
 
+def test_what_was_read_from_disk_ahead_of_a_reply_stands_before_what_the_last_one_cost() -> None:
+    report = replace(REPORT, num_prefetched_tokens=4096, prefetch_s=0.09)
+    said = panel(report=report)
+    assert "Resumed 4,096 tokens from disk in 0.09 s." in said
+    assert said.index(texts.PREFETCHED) < said.index(texts.LAST_REPLY)
+    assert texts.PREFETCHED not in panel()
+    turkish = render_cache_panel(TURKISH, figures(report=report))
+    assert "4.096 token 0,09 sn içinde diskten geri yüklendi." in turkish
+    running = View(session("A chat"), (user("a"), reply("", status=MessageStatus.GENERATING)), 0, {}, None)
+    assert texts.PREFETCHED not in render_cache_panel(texts, ChatFigures.of(MODEL, running, CacheLook(report)))
+
+
 @pytest.mark.parametrize("reason", list(MissReason))
 def test_every_reason_for_a_miss_is_a_sentence(reason: MissReason) -> None:
     sentences = describe(texts, replace(TURN, miss_reason=reason, miss_index=1311), is_first=False)

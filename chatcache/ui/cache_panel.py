@@ -25,9 +25,10 @@ def render_cache_panel(texts: Texts, figures: ChatFigures) -> str:
     told = [*figures.model.notices, *([report.problem] if report is not None and report.problem else [])]
     notices = "".join(f"<li>{html.escape(texts.said(notice))}</li>" for notice in told)
     notices = f'<ul class="model-notices">{notices}</ul>' if told else ""
+    account = _render_prefetch(texts, figures) + _render_turn(texts, figures) + _render_total(texts, figures.total)
     return (
         f'<section role="region" aria-labelledby="cache-heading"><h2 id="cache-heading">{texts.CACHE}</h2>'
-        f"{_render_turn(texts, figures)}{_render_total(texts, figures.total)}{_render_whereabouts(texts, figures)}"
+        f"{account}{_render_whereabouts(texts, figures)}"
         '<button type="button" class="control details-toggle" data-action="details" aria-expanded="false">'
         f"<span>{texts.SHOW_DETAILS}</span><span>{texts.CLOSE}</span></button>{pictures}{facts}{notices}</section>"
     )
@@ -59,6 +60,15 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bo
         sentences.append(texts.recomputed(stats.num_recomputed_tokens))
     sentences.extend(map(texts.said, stats.fallbacks))
     return sentences
+
+
+def _render_prefetch(texts: Texts, figures: ChatFigures) -> str:
+    """What came from disk since the last reply; nothing where nothing did, and once the next one is asked for."""
+    report = figures.report
+    if report is None or figures.status is not None or not report.num_prefetched_tokens:
+        return ""
+    said = texts.prefetched(report.num_prefetched_tokens, report.prefetch_s)
+    return f'<p class="quiet last-turn">{texts.PREFETCHED}</p><p class="account prefetched">{said}</p>'
 
 
 def _render_turn(texts: Texts, figures: ChatFigures) -> str:

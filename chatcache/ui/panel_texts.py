@@ -67,6 +67,7 @@ class PanelTexts(Figures):
     NOW = "now"
     AT_THE_END = "at the end"
     LAST_REPLY = "The last reply"
+    PREFETCHED = "On opening"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "It was written by hand: the model computed nothing for it.",
         Uncounted.INTERRUPTED: "It was interrupted, so what it cost was not counted.",
@@ -153,6 +154,9 @@ class PanelTexts(Figures):
         reused = f"{self.tokens(num_reused)} ({self.percent(num_reused, num_total)} %) reused instead of read again"
         saved = f", about {self.seconds(saved_s)} saved" if saved_s is not None else ""
         return f"{self.IN_THIS_CHAT}: {reused}{saved}."
+
+    def prefetched(self, num_tokens: int, seconds: float) -> str:
+        return f"Resumed {self.tokens(num_tokens)} from disk in {self.seconds(seconds)}."
 
     def other_chats(self, num_chats: int) -> str:
         return "1 other chat" if num_chats == 1 else f"{self.number(num_chats)} other chats"

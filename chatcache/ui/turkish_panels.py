@@ -67,6 +67,7 @@ class TurkishPanels(PanelTexts):
     NOW = "şimdi"
     AT_THE_END = "sonunda"
     LAST_REPLY = "Son yanıt"
+    PREFETCHED = "Açılınca"
     UNCOUNTED: ClassVar[Mapping[Uncounted, str]] = {
         Uncounted.BY_HAND: "Elle yazıldı: model bunun için hiçbir şey hesaplamadı.",
         Uncounted.INTERRUPTED: "Kesildiği için neye mal olduğu sayılmadı.",
@@ -147,6 +148,9 @@ class TurkishPanels(PanelTexts):
         reused = f"{self.tokens(num_reused)} (%{self.percent(num_reused, num_total)}) yeniden okunmadan kullanıldı"
         saved = f", yaklaşık {self.seconds(saved_s)} kazanıldı" if saved_s is not None else ""
         return f"{self.IN_THIS_CHAT}: {reused}{saved}."
+
+    def prefetched(self, num_tokens: int, seconds: float) -> str:
+        return f"{self.tokens(num_tokens)} {self.seconds(seconds)} içinde diskten geri yüklendi."
 
     def other_chats(self, num_chats: int) -> str:
         return f"{self.number(num_chats)} başka sohbet"
