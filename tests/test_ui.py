@@ -516,20 +516,11 @@ def test_a_first_turn_is_not_called_a_miss() -> None:
     assert len(describe(texts, stats, is_first=False)) == 2
 
 
-@pytest.mark.parametrize(("num_computed", "last"), [(1, "token"), (63, "63 tokens")])
-def test_what_was_fetched_in_part_is_not_called_read_anew(num_computed: int, last: str) -> None:
-    stats = replace(
-        TURN,
-        num_computed_tokens=num_computed,
-        reuse=(Reuse("disk", 412),),
-        restore_s=0.1,
-        miss_reason=MissReason.NO_CACHE,
-        miss_index=412,
-    )
-    assert describe(texts, stats, is_first=False)[1:] == [
-        f"This chat’s cache was not in memory, and of the present text the disk lacked the last {last}, which "
-        "had to be computed."
-    ]
+@pytest.mark.parametrize("source", ["live", "disk", "prefix"])
+def test_of_what_was_found_in_part_it_is_not_said_that_it_was_not_in_memory(source: str) -> None:
+    stats = replace(TURN, reuse=(Reuse(source, 412),), miss_reason=MissReason.NO_CACHE, miss_index=412)
+    said = describe(texts, stats, is_first=False)[-1]
+    assert said == "Neither memory nor disk had more of the present text, so the rest was computed from token 412 on."
 
 
 def test_repairs_and_fallbacks_are_told() -> None:

@@ -54,8 +54,7 @@ def describe(texts: Texts, stats: TurnStats, *, is_first: bool, began_shared: bo
     if began_shared:
         sentences.append(texts.BEGAN_SHARED)
     if stats.miss_reason is not None and not (is_first and not reused):
-        num_computed = stats.num_computed_tokens
-        sentences.append(texts.miss(stats.miss_reason, stats.miss_index, num_reused=reused, num_computed=num_computed))
+        sentences.append(texts.miss(stats.miss_reason, stats.miss_index, num_reused=reused))
     if stats.num_recomputed_tokens:
         sentences.append(texts.recomputed(stats.num_recomputed_tokens))
     sentences.extend(map(texts.said, stats.fallbacks))

@@ -49,16 +49,13 @@ class TurkishTurn(TurnTexts):
             case Phase.DECODE:
                 return ""
 
-    def miss(self, reason: MissReason, index: int | None, *, num_reused: int, num_computed: int) -> str:
+    def miss(self, reason: MissReason, index: int | None, *, num_reused: int) -> str:
         start = f" ({self.number(index)}. tokenden başlayarak)" if index else ""
         match reason:
             case MissReason.TEMPLATE:
                 return f"Modelin şablonu önceki metni değiştirdi, bu yüzden yeniden hesaplandı{start}."
             case MissReason.NO_CACHE if num_reused:
-                return (
-                    f"Bu sohbetin önbelleği bellekte değildi; şimdiki metnin son {self.tokens(num_computed)} kadarı "
-                    "diskte yoktu ve hesaplanması gerekti."
-                )
+                return f"Şimdiki metnin kalanı ne bellekte ne diskteydi, bu yüzden hesaplandı{start}."
             case MissReason.NO_CACHE:
                 return "Bu sohbetin bellekte önbelleği yoktu, bu yüzden her şey bir kez daha okundu."
             case MissReason.HISTORY:

@@ -51,18 +51,14 @@ class TurnTexts(Figures):
         "prefix": "from a shared beginning",
     }
 
-    def miss(self, reason: MissReason, index: int | None, *, num_reused: int, num_computed: int) -> str:
+    def miss(self, reason: MissReason, index: int | None, *, num_reused: int) -> str:
         """Why not all cached tokens were there or could be used, for people."""
         start = f" from token {self.number(index)} on" if index else ""
         match reason:
             case MissReason.TEMPLATE:
                 return f"The model’s template rewrote earlier text, so it was computed again{start}."
             case MissReason.NO_CACHE if num_reused:
-                last = "token" if num_computed == 1 else self.tokens(num_computed)
-                return (
-                    f"This chat’s cache was not in memory, and of the present text the disk lacked the last {last}, "
-                    "which had to be computed."
-                )
+                return f"Neither memory nor disk had more of the present text, so the rest was computed{start}."
             case MissReason.NO_CACHE:
                 return "This chat had no cache in memory, so everything was read once more."
             case MissReason.HISTORY:
