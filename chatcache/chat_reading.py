@@ -113,10 +113,10 @@ class ChatReading(OwnedSessions):
         return {reply_id: TurnStats.from_json(turn.stats) for reply_id, turn in turns.items() if turn.stats}
 
     def reuse_total(self, session_id: str) -> ReuseTotal:
-        """What the cache saved in all turns of the current branch together; of a fork or an import, in those, too, that
-        it came with."""
+        """What the cache saved in all turns of the chat together, whatever version of it is shown; of a fork or an
+        import, in those, too, that it came with."""
         with translated_store_errors():
-            turns = self._store.branch_stats(self._owner, session_id)
+            turns = self._store.session_stats(self._owner, session_id)
         return ReuseTotal.of(map(TurnStats.from_json, turns))
 
     def turn_details(self, reply_ids: Sequence[str]) -> dict[str, TurnDetails]:

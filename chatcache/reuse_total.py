@@ -1,4 +1,4 @@
-"""`ReuseTotal`: what the cache saved in a chat, all turns of its current branch together.
+"""`ReuseTotal`: what the cache saved in a chat, all of its turns together, on whatever branch: saved is saved.
 
 Pure: it adds up what the turns reported. Turns that reported nothing (interrupted, made elsewhere) count as nothing.
 """

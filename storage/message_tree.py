@@ -58,11 +58,6 @@ def read_last_turn(db: DbSession, session_id: str, leaf_id: str) -> TurnRow | No
     return db.scalar(_last_turn(), _place(session_id, leaf_id))
 
 
-def read_branch_stats(db: DbSession, session_id: str, leaf_id: str) -> Sequence[Mapping[str, Any] | None]:
-    """What the turns that wrote the replies from the root to `leaf_id` cost, in no order."""
-    return db.scalars(_branch_stats(), _place(session_id, leaf_id)).all()
-
-
 def read_leaf_id(db: DbSession, session_id: str, message_id: str) -> str:
     """The end of the way down from `message_id`: at each message the selected child, else the newest."""
     leaf_id: str = db.execute(_leaf_id(), _place(session_id, message_id)).scalar_one()
@@ -137,12 +132,6 @@ def _last_turn() -> Select[TurnRow]:
         .order_by(path.c.distance, TurnRow.seq.desc())
         .limit(1)
     )
-
-
-@cache
-def _branch_stats() -> Select[Mapping[str, Any] | None]:
-    path = _path_to().subquery()
-    return select(TurnRow.stats).join(path, TurnRow.reply_id == path.c.id).where(TurnRow.session_id == _SESSION_ID)
 
 
 @cache

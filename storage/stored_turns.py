@@ -24,7 +24,7 @@ from storage.chat_rows import (
     utc_now,
 )
 from storage.errors import InvalidRecordError, RowNotFoundError, StaleVersionError
-from storage.message_tree import read_branch_stats, read_last_turn
+from storage.message_tree import read_last_turn
 from storage.models import MessageRow, SessionRow, TurnRow
 from storage.records import BegunTurn, ChatSession, ExpectedTip, Message, MessageStatus, Role, TurnRecord
 from storage.session_places import SessionPlaces
@@ -182,11 +182,11 @@ class StoredTurns(SessionPlaces):
                     found |= {row.reply_id: row.to_record() for row in rows}
         return found
 
-    def branch_stats(self, owner: str, session_id: str) -> tuple[Mapping[str, Any], ...]:
-        """What every turn of the current branch cost, as it was stored; empty where nothing was."""
+    def session_stats(self, owner: str, session_id: str) -> tuple[Mapping[str, Any], ...]:
+        """What every turn of the session cost, whatever branch it is on, as it was stored; empty where nothing was."""
         with self._of_session(session_id).read() as db:
-            tip_id = find_session(db, owner, session_id).tip_id
-            found = read_branch_stats(db, session_id, tip_id) if tip_id else ()
+            find_session(db, owner, session_id)
+            found = db.scalars(select(TurnRow.stats).where(TurnRow.session_id == session_id))
             return tuple(stats or {} for stats in found)
 
     def last_turn(self, owner: str, message_id: str) -> TurnRecord | None:

@@ -115,9 +115,9 @@ class PanelTexts(Figures):
     MEANINGS: ClassVar[Mapping[str, str]] = {
         "REUSED_TOKENS": "What the model had read before, in this chat or another: it costs nothing.",
         "COMPUTED_TOKENS": "What the model had to read for this reply.",
-        "IN_THIS_CHAT": "The turns of the branch that is shown, added up; in a fork, those it came with, too. Seconds: "
-        "as long as reading that much takes at the highest speed with which this chat was read, less fetching from "
-        "disk.",
+        "IN_THIS_CHAT": "All turns of this chat, added up, also those of versions that are not shown; in a fork, those "
+        "it came with, too. Seconds: as long as reading that much takes at the highest speed with which this chat was "
+        "read, less fetching from disk.",
         "RESERVED": "Memory that is set aside for chats before they need it, so that no reply runs out of it half way.",
         "USED": "All that was read and written in this chat. The token that ends a reply is read with the next turn, "
         "so this can be one less than read and written together.",

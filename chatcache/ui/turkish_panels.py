@@ -116,8 +116,9 @@ class TurkishPanels(PanelTexts):
     MEANINGS: ClassVar[Mapping[str, str]] = {
         "REUSED_TOKENS": "Modelin bu sohbette ya da bir başkasında önceden okuduğu: yeniden hesaplanmaz.",
         "COMPUTED_TOKENS": "Modelin bu yanıt için okuması gereken.",
-        "IN_THIS_CHAT": "Görünen dalın turları, toplam olarak; başka bir sohbetten açıldıysa onunla gelenler de. Süre: "
-        "o kadarını, bu sohbetin en hızlı okunduğu hızla okumak ne kadar sürerse, diskten getirme süresi düşülerek.",
+        "IN_THIS_CHAT": "Bu sohbetin bütün turları, toplam olarak, görünmeyen sürümlerinkiler de; başka bir sohbetten "
+        "açıldıysa onunla gelenler de. Süre: o kadarını, bu sohbetin en hızlı okunduğu hızla okumak ne kadar sürerse, "
+        "diskten getirme süresi düşülerek.",
         "RESERVED": "Hiçbir yanıt yarıda belleksiz kalmasın diye sohbetlere önceden ayrılan bellek.",
         "USED": "Bu sohbette okunanların ve yazılanların tümü. Yanıtı bitiren token bir sonraki turda okunur; bu "
         "yüzden okunan ile yazılanın toplamından bir eksik olabilir.",
