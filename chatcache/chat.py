@@ -186,9 +186,9 @@ class ChatService(ChatReading, ChatSessions):
                     num_turns=len(branch) // 2,
                 )
             prompt, undone = branch[-2 * turns], branch[-1]
-            return Rollback(
-                self._changed(self._store.set_tip(self._owner, session.id, prompt.parent_id)), undone, prompt
-            )
+            num_undone = self._store.leaf_of(self._owner, undone.id).position + 1 - prompt.position
+            changed = self._changed(self._store.set_tip(self._owner, session.id, prompt.parent_id))
+            return Rollback(changed, undone, prompt, num_undone // 2)
 
     def select(self, message_id: str, to_leaf: bool = True) -> ChatSession:
         """Make this message's branch the current one, down to the leaf last viewed, or else no further than this reply.

@@ -136,8 +136,9 @@ class TurnDetails:
 @dataclass(frozen=True, slots=True)
 class Rollback:
     """What a rollback did. `select(undone.id, to_leaf=False)` is redo; `prompt` is the undone message whose text can be
-    sent anew."""
+    sent anew. `num_undone_turns`: as often can the chat be taken forward now, one turn at a time."""
 
     session: ChatSession
     undone: Message
     prompt: Message
+    num_undone_turns: int

@@ -195,7 +195,7 @@ def test_rolling_back_a_long_message_leaves_the_control_in_view(page: Page, site
     open_chat(page, site, SHORT, "One.", "Two.", "A line.\n" * 12)
     button(page, texts.ROLL_BACK).click()
     expect(replies(page)).to_have_count(2)
-    expect(page.locator("#notice")).to_contain_text(texts.ROLLED_BACK)
+    expect(page.locator("#notice")).to_contain_text(texts.rolled_back(1, is_before_typed=False))
     expect(button(page, texts.ROLL_BACK)).to_be_in_viewport(ratio=1)
     button(page, texts.ROLL_BACK).click()
     expect(replies(page)).to_have_count(1)

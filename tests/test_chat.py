@@ -119,7 +119,7 @@ def test_rollback_computes_nothing_and_select_is_redo(service: ChatService, tiny
     with counted_forwards(tiny_llama) as forwarded:
         rollback = service.rollback(session.id)
     assert forwarded == []
-    assert (rollback.prompt.text, rollback.undone.id) == ("Two", two.message.id)
+    assert (rollback.prompt.text, rollback.undone.id, rollback.num_undone_turns) == ("Two", two.message.id, 1)
     assert rollback.session.tip_id == one.message.id
     assert service.select(rollback.undone.id).tip_id == two.message.id
     assert texts(service, session.id)[2] == "Two"
@@ -143,8 +143,7 @@ def test_each_step_forward_takes_one_roll_back_back(service: ChatService, tiny_l
     assert service.undone(session.id) is None
     replies = [send(service, session.id, text).message for text in ("One", "Two", "Three")]
     assert service.undone(session.id) is None
-    for _ in replies:
-        service.rollback(session.id)
+    assert [service.rollback(session.id).num_undone_turns for _ in replies] == [1, 2, 3]
     with counted_forwards(tiny_llama) as forwarded:
         for reply in replies:
             undone = service.undone(session.id)
@@ -185,7 +184,8 @@ def test_rolling_back_everything_and_further_is_told(service: ChatService) -> No
     send(service, session.id, "Two")
     with pytest.raises(InvalidInputError, match="only 2 turns"):
         service.rollback(session.id, turns=3)
-    assert service.rollback(session.id, turns=2).session.tip_id is None
+    rollback = service.rollback(session.id, turns=2)
+    assert (rollback.session.tip_id, rollback.num_undone_turns) == (None, 2)
     assert service.messages(session.id) == ()
     assert len(every_message(service, session.id)) == 4
     assert send(service, session.id, "Anew").message.position == 1

@@ -172,16 +172,17 @@ def test_going_forward_takes_back_what_rolling_back_did_to_the_box(service: Chat
     assert changed == "One.\n\nOne. And two, changed.", "what the person has written is not lost"
 
 
-@pytest.mark.parametrize(("typed", "said"), [("", texts.ROLLED_BACK), ("mine", texts.ROLLED_BACK_BEFORE)])
-def test_going_back_says_whether_the_text_stands_before_what_was_typed(
-    service: ChatService, page: Page, typed: str, said: str
+@pytest.mark.parametrize("typed", ["", "mine"])
+def test_going_back_says_how_far_and_whether_the_text_stands_before_what_was_typed(
+    service: ChatService, page: Page, typed: str
 ) -> None:
     session_id, box = service.create_session(sampling=GREEDY).id, typed
-    for text in ("One.", "Two."):
+    for text in ("First.", "Second.", "Third."):
         service.send(session_id, text).result(60)
-    for _ in range(2):
+    where = ", before what you had typed;" if typed else ";"
+    for went in ("one turn. Its text", "2 turns. The first", "3 turns. The first"):
         rolled_back = act(service, page, "rollback", "", session_id, box)
-        assert told(page, rolled_back).startswith(said)
+        assert told(page, rolled_back).startswith(f"Went back {went} is in the box{where}")
         box = rolled_back[page.message]
 
 

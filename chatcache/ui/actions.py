@@ -148,7 +148,7 @@ class Actions(Handlers):
         typed = click.text if below is None else without_message(below, click.text)
         typed = click.text if typed is None else typed
         rollback = self._service.rollback(session_id)
-        said = self._texts.ROLLED_BACK_BEFORE if typed.strip() else self._texts.ROLLED_BACK
+        said = self._texts.rolled_back(rollback.num_undone_turns, is_before_typed=bool(typed.strip()))
         return {self._page.message: with_message(rollback.prompt.text, typed)} | self.notify(
             said, offer=self.undo("redo", rollback.undone.id)
         )

@@ -18,8 +18,6 @@ class TurkishWriting(WritingTexts):
     EDIT_REPLY = "Yanıtı düzenle"
     EDIT_QUESTION_HINT = "Burada yeni bir dal başlar; şimdi yazılı olan saklanır."
     EDIT_REPLY_HINT = "Yanıtın yeni bir sürümü; model onu kendi sözü olarak okur. Eskisi saklanır."
-    ROLLED_BACK = "Bir tur geri gidildi. O turun iletisi kutuda; hiçbir şey atılmadı."
-    ROLLED_BACK_BEFORE = "Bir tur geri gidildi. O turun iletisi kutuda, yazdıklarınızın önünde; hiçbir şey atılmadı."
     ALL_ROLLED_BACK = "İlk iletinin öncesine döndünüz."
     REGENERATED_FURTHER_UP = (
         "Bu yanıttan sonra gelenler önceki sürümüyle birlikte saklanıyor: yanıtın altındaki ‹ oku onlara geri götürür."
@@ -71,6 +69,12 @@ class TurkishWriting(WritingTexts):
     }
 
     BUSY = "Bu sohbette bir yanıt yazılıyor. Hiçbir şey değişmedi; durdurun ya da bekleyin, sonra yeniden deneyin."
+
+    def rolled_back(self, num_turns: int, *, is_before_typed: bool) -> str:
+        many = f"{num_turns:,}".replace(",", ".")
+        went = "Bir tur geri gidildi. O turun" if num_turns == 1 else f"{many} tur geri gidildi. İlkinin"
+        where = ", yazdıklarınızın önünde" if is_before_typed else ""
+        return f"{went} iletisi kutuda{where}; hiçbir şey atılmadı."
 
     def lines(self, num_lines: int) -> str:
         return f"{num_lines:,} satır".replace(",", ".")

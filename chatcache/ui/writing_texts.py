@@ -17,10 +17,6 @@ class WritingTexts:
     EDIT_REPLY = "Edit reply"
     EDIT_QUESTION_HINT = "A new branch begins here; what stands there now is kept."
     EDIT_REPLY_HINT = "A new version of the reply; the model reads it as its own. The old one is kept."
-    ROLLED_BACK = "Went back one turn. Its text is in the box; nothing was thrown away."
-    ROLLED_BACK_BEFORE = (
-        "Went back one turn. Its text is in the box, before what you had typed; nothing was thrown away."
-    )
     ALL_ROLLED_BACK = "You went back to before the first message."
     REGENERATED_FURTHER_UP = (
         "The later turns are kept with the earlier version of this reply: the arrow ‹ below it leads back to them."
@@ -74,6 +70,13 @@ class WritingTexts:
     }
 
     BUSY = "A reply is being written in this chat. Nothing was changed; stop it or wait, then try again."
+
+    def rolled_back(self, num_turns: int, *, is_before_typed: bool) -> str:
+        """So many turns are undone now, the one that was rolled back last among them. No longer for several than for
+        one: a second line would move what is to stay under the pointer."""
+        went = "one turn. Its text" if num_turns == 1 else f"{num_turns:,} turns. The first"
+        where = ", before what you had typed" if is_before_typed else ""
+        return f"Went back {went} is in the box{where}; nothing was thrown away."
 
     def lines(self, num_lines: int) -> str:
         return "1 line" if num_lines == 1 else f"{num_lines:,} lines"
