@@ -62,6 +62,11 @@ class Elements(HTMLParser):
         self.comments.append(data)
 
 
+def plain(said: str) -> str:
+    """As it reads: whether a line may end at a space is not seen."""
+    return said.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def assert_harmless(markup: str) -> Elements:
     found = Elements(markup)
     assert found.tags <= OUR_TAGS, found.tags - OUR_TAGS

@@ -14,6 +14,7 @@ import torch
 from examples import examples, few_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markup import plain
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, tiny_model
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -604,4 +605,4 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     ],
 )
 def test_sizes_are_written_in_one_way_on_the_page_and_in_a_terminal(num_bytes: int, text: str) -> None:
-    assert format_size(num_bytes) == ENGLISH.size(num_bytes) == text
+    assert format_size(num_bytes) == plain(ENGLISH.size(num_bytes)) == text

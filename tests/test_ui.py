@@ -13,7 +13,7 @@ import pytest
 from gradio.utils import diff
 from hypothesis import given
 from hypothesis import strategies as st
-from markup import HOSTILE, NOW, Elements, actions_of, assert_harmless, reply, session, user
+from markup import HOSTILE, NOW, Elements, actions_of, assert_harmless, plain, reply, session, user
 
 from chatcache.events import CacheEvent, DoneEvent, Phase, Reply, StatusEvent, TextEvent
 from chatcache.reports import CacheReport, ContextUse, ModelInfo, TurnDetails
@@ -255,7 +255,7 @@ def test_details_tell_what_a_reply_cost() -> None:
         reuse=(Reuse("live", 600), Reuse("disk", 400)), restore_s=0.5, finish_reason=FinishReason.STOP, seed=42,
         cache_kind="quantized-int8",
     )  # fmt: skip
-    said = Elements(render_transcript(texts, [user("a"), reply("b")], {"r1": stats})).text
+    said = plain(Elements(render_transcript(texts, [user("a"), reply("b")], {"r1": stats})).text)
     for part in (
         "1,200 tokens", "1,000 (600 from memory, 400 from disk)", "Computed200", "31 tokens", "7 of 12 tokens accepted",
         "0.25 s", "0.5 s", "17.2 tokens/s", "quantized-int8", "Seed42", "by itself", "Written at",
@@ -454,10 +454,10 @@ def test_the_panel_says_what_the_cache_saved_in_all_turns_together() -> None:
     total = ReuseTotal(num_turns=9, num_prompt_tokens=13_300, num_reused_tokens=12_345, saved_s=41.2)
     said = "In this chat: 12,345 tokens (93 %) reused instead of read again"
     chat = figures()
-    assert said not in render_cache_panel(texts, chat)
-    assert f"{said}, about 41.2 s saved." in render_cache_panel(texts, replace(chat, total=total))
-    assert f"{said}." in render_cache_panel(texts, replace(chat, total=replace(total, saved_s=None)))
-    turkish = render_cache_panel(TURKISH, replace(chat, total=total))
+    assert said not in plain(render_cache_panel(texts, chat))
+    assert f"{said}, about 41.2 s saved." in plain(render_cache_panel(texts, replace(chat, total=total)))
+    assert f"{said}." in plain(render_cache_panel(texts, replace(chat, total=replace(total, saved_s=None))))
+    turkish = plain(render_cache_panel(TURKISH, replace(chat, total=total)))
     assert "12.345 token (%93) yeniden okunmadan kullanıldı, yaklaşık 41,2 sn kazanıldı." in turkish
     assert texts.IN_THIS_CHAT not in render_cache_panel(texts, replace(chat, total=replace(total, num_turns=1)))
 
@@ -467,7 +467,7 @@ def test_while_a_reply_is_written_what_was_saved_before_it_stays() -> None:
     before = CacheLook(REPORT, 0, USE, total)
     messages = (user("a"), reply("", status=MessageStatus.GENERATING))
     running = ChatFigures.of(MODEL, View(session("A chat"), messages, 0, {}, None), before)
-    assert "In this chat: 60 tokens (60 %)" in render_cache_panel(texts, running)
+    assert "In this chat: 60 tokens (60 %)" in plain(render_cache_panel(texts, running))
 
 
 def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
@@ -478,16 +478,17 @@ def test_what_keeps_the_cache_from_being_stored_is_told() -> None:
 def test_two_sources_are_told_apart() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 400), Reuse("prefix", 12)), restore_s=0.4)
     assert "0.4 s" in panel(stats)
-    headline, account = describe(texts, stats, is_first=False)
+    headline, account = map(plain, describe(texts, stats, is_first=False))
     assert headline == "Reused 412 tokens, 400 of them resumed from disk in 0.4 s; computed 18."
     assert "(400 from disk, 12 from a shared beginning)" in account
     turkish, _ = describe(TURKISH, stats, is_first=False)
-    assert turkish.startswith("412 token yeniden kullanıldı, 400 tanesi 0,4 sn içinde diskten geri yüklendi;")
+    assert plain(turkish).startswith("412 token yeniden kullanıldı, 400 tanesi 0,4 sn içinde diskten geri yüklendi;")
 
 
 def test_a_resumed_chat_says_so_in_words() -> None:
     stats = replace(TURN, reuse=(Reuse("disk", 412),), restore_s=0.09)
-    assert describe(texts, stats, is_first=False) == ["Resumed 412 tokens from disk in 0.09 s; computed 18."]
+    (said,) = describe(texts, stats, is_first=False)
+    assert plain(said) == "Resumed 412 tokens from disk in 0.09 s; computed 18."
 
 
 def test_what_was_read_from_disk_ahead_of_a_reply_stands_before_what_the_last_one_cost() -> None:
@@ -496,7 +497,7 @@ def test_what_was_read_from_disk_ahead_of_a_reply_stands_before_what_the_last_on
     assert "Resumed 4,096 tokens from disk in 0.09 s." in said
     assert said.index(texts.PREFETCHED) < said.index(texts.LAST_REPLY)
     assert texts.PREFETCHED not in panel()
-    turkish = render_cache_panel(TURKISH, figures(report=report))
+    turkish = plain(render_cache_panel(TURKISH, figures(report=report)))
     assert "4.096 token 0,09 sn içinde diskten geri yüklendi." in turkish
     running = View(session("A chat"), (user("a"), reply("", status=MessageStatus.GENERATING)), 0, {}, None)
     assert texts.PREFETCHED not in render_cache_panel(texts, ChatFigures.of(MODEL, running, CacheLook(report)))
@@ -512,7 +513,8 @@ def test_every_reason_for_a_miss_is_a_sentence(reason: MissReason) -> None:
 
 def test_a_first_turn_is_not_called_a_miss() -> None:
     stats = TurnStats(num_prompt_tokens=30, num_computed_tokens=30, miss_reason=MissReason.NO_CACHE, miss_index=0)
-    assert describe(texts, stats, is_first=True) == ["The first turn of a chat: all 30 tokens were computed, once."]
+    (said,) = describe(texts, stats, is_first=True)
+    assert plain(said) == "The first turn of a chat: all 30 tokens were computed, once."
     assert len(describe(texts, stats, is_first=False)) == 2
 
 
@@ -525,7 +527,7 @@ def test_of_what_was_found_in_part_it_is_not_said_that_it_was_not_in_memory(sour
 
 def test_repairs_and_fallbacks_are_told() -> None:
     stats = replace(TURN, num_recomputed_tokens=7, fallbacks=("Memory was short.",))
-    assert describe(texts, stats, is_first=False)[1:] == [
+    assert [plain(said) for said in describe(texts, stats, is_first=False)[1:]] == [
         "7 tokens had to be computed again after a repair.",
         "Memory was short.",
     ]
@@ -600,9 +602,9 @@ def test_of_a_reply_that_was_not_counted_that_is_said_and_no_other_replys_figure
         render_cache_panel(texts, ChatFigures.of(MODEL, view, CacheLook(REPORT, 0, ContextUse(512, 9))))
     ).text
     assert f"{texts.LAST_REPLY}{texts.UNCOUNTED[why]}" in said
-    assert "512 of 2,048 tokens" in said
+    assert "512 of 2,048 tokens" in plain(said)
     for figure in ("412", "45.1 tokens/s", "0.21 s"):
-        assert figure not in said
+        assert figure not in plain(said)
 
 
 def test_a_reply_that_is_being_written_is_not_the_last_one() -> None:
@@ -654,7 +656,19 @@ def test_where_a_new_chat_has_its_reused_tokens_from_is_said(
     ],
 )
 def test_figures_are_rounded_without_lying(said: object, meant: object) -> None:
-    assert said == meant
+    assert (plain(said) if isinstance(said, str) else said) == meant
+
+
+@pytest.mark.parametrize("language", [texts, TURKISH])
+def test_no_line_ends_between_a_number_and_its_unit(language: Texts) -> None:
+    stats = replace(TURN, reuse=(Reuse("disk", 412),), restore_s=0.005, miss_reason=MissReason.HISTORY, miss_index=7)
+    total = ReuseTotal(num_turns=9, num_prompt_tokens=100, num_reused_tokens=60, saved_s=125)
+    report = replace(REPORT, problem="The file of 3 MiB took 5 s.", num_prefetched_tokens=9, prefetch_s=0.1)
+    markup = render_cache_panel(language, replace(figures(stats, report), total=total))
+    markup += render_transcript(language, [user("a"), reply("b")], {"r1": stats})
+    said = Elements(markup).text
+    assert said.count("\N{NO-BREAK SPACE}") > 20
+    assert re.findall(r"\d (?:tokens?|s|sn|min|dk|[KMG]iB|%)(?!\w)", said) == []
 
 
 # -------------------------------------------------------------- notice, place
@@ -728,7 +742,7 @@ def test_a_late_reader_sees_the_text_so_far_at_once(turn: Turn) -> None:
 
 
 def test_the_status_says_how_far_reading_is_and_what_the_cache_did(turn: Turn) -> None:
-    assert followed(turn, leave_after=1)[0]["status"] == "Reading 16 of 64 tokens…"
+    assert plain(followed(turn, leave_after=1)[0]["status"]) == "Reading 16 of 64 tokens…"
     turn.emit(CacheEvent("spill", 3, "Moved <an idle chat> to disk."))
     assert followed(turn, leave_after=1)[0]["status"] == "Moved &lt;an idle chat&gt; to disk."
 

@@ -151,7 +151,8 @@ class PanelTexts(Figures):
 
     def saved_in_chat(self, num_reused: int, num_total: int, saved_s: float | None) -> str:
         """`num_reused` of `num_total` tokens were not read again, which saved `saved_s` (None: nobody can say)."""
-        reused = f"{self.tokens(num_reused)} ({self.percent(num_reused, num_total)} %) reused instead of read again"
+        share = self.share(self.percent(num_reused, num_total) / 100)
+        reused = f"{self.tokens(num_reused)} ({share}) reused instead of read again"
         saved = f", about {self.seconds(saved_s)} saved" if saved_s is not None else ""
         return f"{self.IN_THIS_CHAT}: {reused}{saved}."
 
@@ -167,10 +168,6 @@ class PanelTexts(Figures):
 
     def quota_use(self, used_bytes: int, quota_bytes: int) -> str:
         return f"{self.size(used_bytes)} of {self.size(quota_bytes)}"
-
-    def share(self, value: float) -> str:
-        """`85 %` of 0.85."""
-        return f"{self.number(100 * value)} %"
 
     def smaller_chats(self, num_chats: int) -> str:
         return "1 smaller chat" if num_chats == 1 else f"{self.number(num_chats)} smaller chats"

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from chatcache.errors import ChatCacheError
 from chatcache.ui.chat_days import Span
+from chatcache.ui.figures import unbroken
 from chatcache.ui.file_texts import FileTexts
 from chatcache.ui.panel_texts import PanelTexts
 from chatcache.ui.starting_texts import StartingTexts
@@ -176,11 +177,11 @@ class Texts(PanelTexts, TurnTexts, WritingTexts, FileTexts, StartingTexts):
 
     def said(self, sentence: str) -> str:
         """What the service tells. A language of its own says a `Sentence` in its own words."""
-        return sentence
+        return unbroken(sentence)
 
     def refused(self, error: ChatCacheError) -> str:
         """What an error of the service means to the person."""
-        return str(error)
+        return unbroken(str(error))
 
     def refused_setting(self, name: str, error: ChatCacheError) -> str:
         """Why the setting of this name, which the error's message begins with, cannot be what was typed."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from chatcache.stats import Limits
 from chatcache.ui.chat_figures import Uncounted
+from chatcache.ui.figures import unbroken
 from chatcache.ui.panel_texts import PanelTexts
 
 
@@ -215,4 +216,4 @@ class TurkishPanels(PanelTexts):
         return f"{self.tokens(num_tokens)} için: {ends}."
 
     def tokens(self, num_tokens: int) -> str:
-        return f"{self.number(num_tokens)} token"
+        return unbroken(f"{self.number(num_tokens)} token")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from chatcache.told import Told
+from chatcache.ui.figures import unbroken
 from chatcache.ui.starting_texts import TURKISH_STEPS
 from chatcache.ui.turkish_refusals import TurkishRefusals
 from storage.sentence import Fact, Sentence
@@ -155,6 +156,9 @@ class TurkishTold(TurkishRefusals):
 
     def said(self, sentence: str) -> str:
         """In Turkish where it is known what it says, and as it is where that cannot be said."""
+        return unbroken(self._in_turkish(sentence))
+
+    def _in_turkish(self, sentence: str) -> str:
         if not isinstance(sentence, Sentence) or sentence.reason is None:
             return sentence
         ours = self.TOLD.get(sentence.reason) or self.REFUSALS.get(sentence.reason)

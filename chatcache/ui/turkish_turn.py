@@ -74,8 +74,7 @@ class TurkishTurn(TurnTexts):
         if num_tokens < num_reused:
             resumed = f"{self.tokens(num_reused)} yeniden kullanıldı, {self.number(num_tokens)} tanesi"
         return (
-            f"{resumed} {self.seconds(restore_s)} içinde diskten geri yüklendi; "
-            f"{self.number(num_computed)} token hesaplandı."
+            f"{resumed} {self.seconds(restore_s)} içinde diskten geri yüklendi; {self.tokens(num_computed)} hesaplandı."
         )
 
     def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:

@@ -80,7 +80,7 @@ class TurkishWriting(WritingTexts):
         return f"{num_lines:,} satır".replace(",", ".")
 
     def text_file_too_large(self, name: str) -> str:
-        return f"“{name}” 256 KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."
+        return f"“{name}” 256\N{NO-BREAK SPACE}KiB’den büyük, bir iletiye sığmaz. Hiçbir şey eklenmedi."
 
     def text_file_refused(self, name: str) -> str:
         return f"“{name}” UTF-8 metni değil, bu yüzden bir iletiye eklenemez."

@@ -15,7 +15,7 @@ class TurnTexts(Figures):
 
     def status(self, event: StatusEvent) -> str:
         """What a running turn is doing; empty once it writes, for then the text speaks."""
-        progress = f" {self.number(event.done)} of {self.number(event.total)} tokens" if event.total else ""
+        progress = f" {self.number(event.done)} of {self.tokens(event.total)}" if event.total else ""
         match event.phase:
             case Phase.LOADING:
                 return "Waiting for the model…"
@@ -85,7 +85,7 @@ class TurnTexts(Figures):
     def reused(self, num_reused: int, num_total: int, num_computed: int, sources: Sequence[tuple[str, int]]) -> str:
         """`sources`: where the reused tokens were, and how many of them."""
         return (
-            f"{self.percent(num_reused, num_total)} % of what the model needed was already there: "
+            f"{self.share(self.percent(num_reused, num_total) / 100)} of what the model needed was already there: "
             f"{self.number(num_reused)} of {self.tokens(num_total)} reused{self._origin(sources)}, "
             f"{self.number(num_computed)} computed."
         )

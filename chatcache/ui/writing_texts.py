@@ -82,7 +82,7 @@ class WritingTexts:
         return "1 line" if num_lines == 1 else f"{num_lines:,} lines"
 
     def text_file_too_large(self, name: str) -> str:
-        return f"“{name}” is larger than 256 KiB, more than a message can hold. Nothing was added."
+        return f"“{name}” is larger than 256\N{NO-BREAK SPACE}KiB, more than a message can hold. Nothing was added."
 
     def text_file_refused(self, name: str) -> str:
         return f"“{name}” is no text in UTF-8, so it cannot be added to a message."
