@@ -11,7 +11,7 @@ import pytest
 from chatcache import writer_pace
 from chatcache.writer_pace import WriterPace
 
-PIECE_S = 0.01
+PIECE_S = 0.002
 
 
 def pieces(count: int) -> Iterator[int]:
@@ -19,7 +19,7 @@ def pieces(count: int) -> Iterator[int]:
 
 
 def write(pace: WriterPace, count: int = 3) -> float:
-    """How long writing takes if each piece takes a hundredth of a second of the processor."""
+    """How long writing takes if each piece takes two thousandths of a second of the processor."""
     began_s = time.monotonic()
     for _ in pace.slowed(pieces(count)):
         until_s = time.thread_time() + PIECE_S
