@@ -13,9 +13,16 @@ const follow = (session) => {
   else url.searchParams.delete("session");
   if (url.href !== window.location.href) window.history[isThere ? "replaceState" : "pushState"](null, "", url);
 };
+// Every move counts one further from where the tab was when it was asked for. One that does not was overtaken by another,
+// which the person asked for later or saw earlier: nothing comes of it.
+let place = JSON.parse(props.value);
+const isOvertaken = (moved) => moved.visit < place.visit || (moved.visit === place.visit && moved.session !== place.session);
 let arrival = "";
 watch("value", () => {
-  const { session, visit, temporary, message } = JSON.parse(props.value);
+  const moved = JSON.parse(props.value);
+  if (isOvertaken(moved)) props.value = JSON.stringify(place);
+  else place = moved;
+  const { session, visit, temporary, message } = place;
   window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary, message } }));
   follow(session ?? "");
   if (arrival === `${visit} ${session}`) return;

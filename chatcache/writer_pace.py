@@ -17,8 +17,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SHARE = 0.01
-"""What a piece takes of a processor, it takes of decoding, and some of it again: whoever computes on all cores waits for
-the one that was interrupted."""
+"""What a piece takes of a processor, it takes of decoding, and some again: who computes on all cores waits for the
+one that was interrupted."""
 LOOK_S = 0.05
 """How soon it is seen that no turn runs any more."""
 NICENESS = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,49 @@ def test_back_pressed_twice_quickly_goes_back_twice_and_forward_leads_to_what_la
     page.go_forward()
     expect(page.get_by_role("article", name="You")).to_have_text(names[1])
     assert session_in_address(page) == sessions[1]
+
+
+HOLD_BACK = """
+(() => {
+  const send = window.fetch;
+  let isHeld = false;
+  window.fetch = async (address, options) => {
+    if (!isHeld && String(address).includes("/queue/join") && %s(JSON.parse(options.body).data)) {
+      isHeld = true;
+      await new Promise((go) => { window.letGo = go; });
+    }
+    return send(address, options);
+  };
+})();
+"""
+"""Of what the page asks, the first that fits goes out late."""
+
+LEADS_TO_THE_ADDRESS = """((sent) => sent[1] === '{"session":"","message":"","temporary":false}')"""
+LOOKS_AT_A_NEW_CHAT = (
+    """((sent) => sent.length > 3 && JSON.parse(sent[0])?.visit === 1 && !JSON.parse(sent[0]).session)"""
+)
+
+
+@pytest.mark.parametrize("late", [LEADS_TO_THE_ADDRESS, LOOKS_AT_A_NEW_CHAT], ids=["move", "look"])
+def test_what_was_asked_first_and_is_answered_last_does_not_lead_away_from_where_the_person_went(
+    page: Page, site: Site, tmp_path: Path, late: str
+) -> None:
+    file = tmp_path / "chat.json"
+    session = site.service.create_session(sampling=SHORT)
+    site.service.send(session.id, "Stay with this one.").result(60)
+    file.write_text(site.service.export(session.id), encoding="utf-8")
+    site.service.delete(session.id)
+    site.service.purge(session.id)
+    page.add_init_script(HOLD_BACK % late)
+    page.goto(site.url)
+    page.wait_for_function("() => window.letGo !== undefined")
+    page.locator("input[type=file]").set_input_files(file)
+    expect(page.get_by_role("article", name="You")).to_have_text("Stay with this one.")
+    with page.expect_response("**/queue/join*"):
+        page.evaluate("() => window.letGo()")
+    page.wait_for_timeout(1500)  # whatever comes of it has come
+    expect(page.get_by_role("article", name="You")).to_have_text("Stay with this one.")
+    assert session_in_address(page) == site.service.sessions()[0].id
 
 
 # ----------------------------------------------------------------- two windows

@@ -316,6 +316,47 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
     assert page.transcript in asyncio.run(left_and_back())
 
 
+def test_who_asks_late_to_follow_where_the_tab_was_does_not_end_the_follower_of_where_it_is(
+    service: ChatService, page: Page
+) -> None:
+    new_chat = Place().at(None)
+    there = new_chat.at(service.create_session().id)
+
+    async def overtaken() -> tuple[list[Updates], Updates]:
+        follower = Follower(service, page, texts)
+        following = follower.follow(there.to_json(), TAB)
+        await anext(following)
+        late = await all_of(follower.follow(new_chat.to_json(), TAB))
+        goes_on = await anext(following)
+        await follower.leave(TAB)
+        await all_of(following)
+        return late, goes_on
+
+    late, goes_on = asyncio.run(asyncio.wait_for(overtaken(), 20))
+    assert all(update.keys() == {page.notice} for update in late)
+    assert Seen.from_json(goes_on[page.seen]).session_id == there.session_id
+
+
+def test_a_follower_that_is_not_where_the_tab_is_goes_there_when_the_page_asks_for_one(
+    service: ChatService, page: Page
+) -> None:
+    new_chat = Place().at(None)
+    there = new_chat.at(service.create_session().id)
+
+    async def led_there() -> Updates:
+        follower = Follower(service, page, texts)
+        stale = follower.follow(new_chat.to_json(), TAB)
+        await anext(stale)
+        resumed = follower.resume(there.to_json(), TAB)
+        painted, _ = await asyncio.gather(anext(resumed), all_of(stale))
+        await follower.leave(TAB)
+        await all_of(resumed)
+        return painted
+
+    painted = asyncio.run(asyncio.wait_for(led_there(), 20))
+    assert Seen.from_json(painted[page.seen]).session_id == there.session_id
+
+
 def fields(session_id: str | None, **typed: Any) -> list[Any]:
     """The settings' fields of a tab that filled them for this chat, and in which this was typed since."""
     loaded, form = Loaded(session_id, Form()).to_json(), replace(Form(), **typed)

@@ -713,7 +713,7 @@ def test_every_move_begins_a_new_visit() -> None:
 
 def followed(turn: Turn, leave_after: int | None = None) -> list[dict[str, object]]:
     async def follow() -> list[dict[str, object]]:
-        watch, seen = Watch(), []
+        watch, seen = Watch(Place()), []
         async for live in tail(turn, watch, texts, interval_s=0.001):
             seen += live.to_json()
             if leave_after is not None and len(seen) == leave_after:

@@ -97,6 +97,8 @@ class FileActions(Handlers):
             counts = self._texts.imported_files(len(done.added), len(done.known), done.num_refused)
             done.said.insert(0, counts)
         reports = done.added + [report for _, report in done.known]
+        # A tab may be under way still to where its address leads: this is one move further.
+        place = place if place.has_arrived else place.at(None)
         moved = self.go(place, reports[0].session.id) if num_files == 1 and reports else {}
         is_error = bool(num_files) and done.num_refused == num_files
         return moved | self.notify("\n".join(done.said), is_error=is_error, offer=self._offer_replacing(done))

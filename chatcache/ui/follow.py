@@ -60,9 +60,9 @@ class Follower(Handlers):
         self._watches: dict[str, Watch] = {}
 
     async def resume(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
-        """Follow again if this tab's follower has ended; else nothing."""
+        """Follow again if this tab's follower has ended, or is not where the tab is; else nothing."""
         watch = self._watches.get(request.session_hash or "")
-        if watch is not None and not watch.is_over:
+        if watch is not None and not watch.is_over and watch.place == Place.from_json(sent_place):
             watch.hear()
             yield self.nothing()
             return
@@ -79,17 +79,20 @@ class Follower(Handlers):
         a chat not yet begun would begin with.
 
         The tab's follower before this one is ended first, so that nothing of where the tab was can be painted over
-        where it is.
+        where it is. Where that one is further on, this was asked for earlier and overtaken: then it is nothing.
         """
-        tab = request.session_hash or ""
-        watch, before = Watch(), self._watches.get(tab)
+        tab, place = request.session_hash or "", Place.from_json(sent_place)
+        watch, before = Watch(place), self._watches.get(tab)
+        if before is not None and not before.is_over and place.visit < before.place.visit:
+            yield self.nothing()
+            return
         self._watches[tab] = watch
         try:
             if before is not None:
                 before.left.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(before.ended.wait(), 2 * CHANGE_TIMEOUT_S)
-            async for updates in self._look(Place.from_json(sent_place), watch, form):
+            async for updates in self._look(watch, form):
                 yield updates
             # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
             yield self.nothing()
@@ -98,7 +101,7 @@ class Follower(Handlers):
             if self._watches.get(tab) is watch:
                 del self._watches[tab]
 
-    async def _look(self, place: Place, watch: Watch, form: Sequence[Any]) -> AsyncIterator[Updates]:
+    async def _look(self, watch: Watch, form: Sequence[Any]) -> AsyncIterator[Updates]:
         """Paint, tail the running turn, wait for the next change, and so on, until the tab leaves.
 
         Where there is no chat it stays as well: something is under way then at every moment. Gradio's server ends the
@@ -108,6 +111,7 @@ class Follower(Handlers):
         Every update names every component it ever named: Gradio sends differences, and its page applies them to values
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
+        place = watch.place
         figures: Updates = {}
         painted: Updates = {}
         look: CacheLook | None = None
@@ -117,6 +121,8 @@ class Follower(Handlers):
             try:
                 loading = self._service.loading
                 view = await self._run(load_view, self._service, place)
+                if self._is_over(watch):
+                    break
                 if view is None:
                     yield self._paint_nothing(form, loading, is_temporary=place.is_temporary)
                     if loading is None:

@@ -10,6 +10,7 @@ from time import monotonic
 
 from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
 from chatcache.turn import Turn
+from chatcache.ui.place import Place
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply
 
@@ -23,10 +24,11 @@ reloaded, closed, or away from the network. Its follower ends, for each takes on
 
 
 class Watch:
-    """One follower's life: `left` tells it to end, and so does silence; `ended` says that it has. `reading`: of its
-    chat's cache, ahead of a message; None before it begins."""
+    """One follower's life at `place`: `left` tells it to end, and so does silence; `ended` says that it has. `reading`:
+    of its chat's cache, ahead of a message; None before it begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.left = asyncio.Event()
         self.ended = asyncio.Event()
         self.reading: asyncio.Future[None] | None = None
