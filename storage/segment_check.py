@@ -125,11 +125,13 @@ def verify_files(
     damage = []
     for num_checked, file in enumerate(indexed):
         progress(num_checked, len(indexed))
+        name = folder.name(file.key, file.kind)
+        stamp = folder.stamp(name)
         try:
             check_file(folder, file, layout=None)
         except (SegmentDamagedError, OSError) as error:
-            if _is_indexed(database, file):
-                damage.append(Damage(folder.name(file.key, file.kind), str(error)))
+            if _is_indexed(database, file) and folder.stamp(name) == stamp:
+                damage.append(Damage(name, str(error)))
     progress(len(indexed), len(indexed))
     known = {folder.name(file.key, file.kind) for file in indexed}
     strangers = set(folder.sizes()) - known if owner is None else set()

@@ -38,6 +38,15 @@ class WrittenFile:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """Tells a file from any that takes its place, and from itself once it was written to."""
+
+    inode: int
+    num_bytes: int
+    changed_ns: int
+
+
 class SegmentFolder:
     """The segment files of one data directory. One writer at a time; readers at any time."""
 
@@ -58,6 +67,14 @@ class SegmentFolder:
     def key(self, name: str) -> str:
         """Of the segment that a file with this name belongs to."""
         return name.partition(".")[0]
+
+    def stamp(self, name: str) -> FileStamp | None:
+        """Of the file that has this name now; None where none is to be seen."""
+        try:
+            stat = (self.path / name).stat()
+        except OSError:
+            return None
+        return FileStamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def write(self, name: str, pieces: Sequence[memoryview]) -> WrittenFile:
         """Write a complete file, or on an OSError nothing. Only after `sync` is it sure to outlast a power cut."""

@@ -28,7 +28,7 @@ from storage.segment_check import (
     sweep_files,
     verify_files,
 )
-from storage.segment_files import SegmentFolder
+from storage.segment_files import FileStamp, SegmentFolder
 from storage.segment_format import FORMAT, FileKind, StoredTensor, TensorLayout
 from storage.segment_heads import read_heads, remove_heads
 from storage.segment_index import (
@@ -130,18 +130,28 @@ class SegmentStore:
         )
 
     def _read(self, namespace: Namespace, file: IndexedFile, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except OSError as error:
-            raise SegmentUnavailableError(f"A stored segment cannot be read now: {error.strerror}.") from error
-        except SegmentDamagedError as error:
-            with self._database.read() as db:
-                if find_file(db, namespace.id, file.key, file.kind) != file:
-                    raise SegmentRemovedError from error
-            self._folder.set_aside(self._folder.name(file.key, file.kind))
-            with self._database.write() as db:
-                remove_file_row(db, file.segment_id, file.kind)
-            raise
+        while True:
+            try:
+                stamp = self._folder.stamp(self._folder.name(file.key, file.kind))
+                return read()
+            except OSError as error:
+                raise SegmentUnavailableError(f"A stored segment cannot be read now: {error.strerror}.") from error
+            except SegmentDamagedError:
+                if self._set_aside(namespace, file, stamp):
+                    raise
+
+    def _set_aside(self, namespace: Namespace, file: IndexedFile, stamp: FileStamp | None) -> bool:
+        """Take a file that was damaged, or missing, out of index and folder. False where another one is in its place by
+        now: it was removed and saved again. Raises SegmentRemovedError where it was removed."""
+        name = self._folder.name(file.key, file.kind)
+        with self._database.write() as db:  # while this is open nobody removes the row, nor writes a file for it
+            if find_file(db, namespace.id, file.key, file.kind) != file:
+                raise SegmentRemovedError
+            if self._folder.stamp(name) != stamp:
+                return False
+            self._folder.set_aside(name)
+            remove_file_row(db, file.segment_id, file.kind)
+            return True
 
     # Writing
 

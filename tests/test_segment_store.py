@@ -800,6 +800,72 @@ def test_damage_to_any_file_is_found_the_file_set_aside_and_the_prefix_before_it
     check_restores(store, namespace, ids, 30)
 
 
+def overtake(
+    monkeypatch: pytest.MonkeyPatch, name: str, before: Callable[[], object], after: Callable[[], object]
+) -> None:
+    """The next call of the folder's method `name` comes between these, whatever it raises."""
+    method = getattr(SegmentFolder, name)
+
+    def overtaken(*arguments: object) -> object:
+        monkeypatch.setattr(SegmentFolder, name, method)
+        before()
+        try:
+            return method(*arguments)
+        finally:
+            after()
+
+    monkeypatch.setattr(SegmentFolder, name, overtaken)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["missing", "damaged"])
+@pytest.mark.parametrize("is_into_room", [False, True])
+def test_a_file_that_was_removed_and_saved_again_while_it_was_read_is_read_again_and_stays(
+    store: SegmentStore,
+    database: Database,
+    namespace: Namespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_into_room: bool,
+    is_damaged: bool,
+) -> None:
+    session, ids = new_session(database), list(range(10))
+    store.save(namespace, session, None, cut(ids, 10))
+    (part,) = store.lookup(namespace, ids).parts
+    path = tmp_path / "segments" / f"{part.key}.kv.safetensors"
+    if is_damaged:
+        flip(path, bytearray(path.read_bytes()), random.Random(0))
+    os.utime(path, (1, 1))  # it was written long ago
+
+    def release() -> None:
+        assert store.release(ME) > 0
+
+    def save() -> None:
+        if is_damaged:
+            release()
+        assert store.save(namespace, session, None, cut(ids, 10)).num_written_bytes > 0
+        assert store.lookup(namespace, ids).parts == (part,), "nothing in the index tells it from the one before"
+
+    overtake(monkeypatch, "read_into" if is_into_room else "read", (lambda: None) if is_damaged else release, save)
+    if is_into_room:
+        assert loaded_into(store, namespace, part) == kv(ids, 0)
+    else:
+        assert bytes(store.load(namespace, part.key)["layers.0.keys"].data) == kv(ids, 0)["layers.0.keys"]
+    assert store.report(ME).set_aside_bytes == 0
+    check_restores(store, namespace, ids, 10)
+
+
+def test_a_check_of_all_files_tells_no_damage_of_one_that_was_removed_and_saved_again(
+    store: SegmentStore, database: Database, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, ids = new_session(database), list(range(10))
+    store.save(namespace, session, None, cut(ids, 10))
+    (path,) = (tmp_path / "segments").glob("*.safetensors")
+    os.utime(path, (1, 1))
+    overtake(monkeypatch, "read", lambda: store.release(ME), lambda: store.save(namespace, session, None, cut(ids, 10)))
+    assert store.verify(ME, lambda *_: None).damage == ()
+    check_restores(store, namespace, ids, 10)
+
+
 def test_a_flipped_bit_anywhere_in_a_file_is_found(
     store: SegmentStore, database: Database, namespace: Namespace, tmp_path: Path
 ) -> None:
