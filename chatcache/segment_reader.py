@@ -9,6 +9,7 @@ It knows segments and how their tensors become tokens. It does not know which of
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,20 +18,25 @@ from chatcache.cache.states import KeptState
 from chatcache.cache.token_range import TokenRange
 from chatcache.restore import Piece, Room
 from chatcache.segment_codec import SegmentCodec
+from storage.errors import SegmentUnavailableError
 from storage.segment_chain import SegmentPart
 from storage.segment_format import FileKind
 from storage.segment_save import Namespace
 from storage.segment_store import SegmentStore
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentReader:
-    """Of one namespace. `is_converted`: see `TokenRange`."""
+    """Of one namespace. `is_converted`: see `TokenRange`. `num_tokens`: where what is wanted ends, and a recurrent
+    state is needed. One before is passed over where it cannot be had."""
 
     store: SegmentStore
     namespace: Namespace
     codec: SegmentCodec
     is_converted: bool
+    num_tokens: int
 
     def pieces(self, parts: Sequence[SegmentPart], begin: int, ids: tuple[int, ...]) -> Iterator[Piece]:
         """What `parts`, which follow each other, hold of the tokens `ids` from `begin` on."""
@@ -60,12 +66,11 @@ class SegmentReader:
         """Whole segments are read into the room, if there is any."""
         begin, end = parts[0].start, parts[-1].start + parts[-1].num_tokens
         places = [room.part(part.start - begin, part.start - begin + part.num_tokens) for part in parts]
-        targets = [self.codec.targets(place.data) for place in places]
-        if any(each is None for each in targets):
+        targets = [into for place in places if (into := self.codec.targets(place.data)) is not None]
+        if len(targets) < len(parts):
             return [tokens for part in parts for tokens in self._read_part(part, part.start, ids, room)]
         states: list[KeptState] = []
         for part, into in zip(parts, targets, strict=True):
-            assert into is not None
             states += self._states(part)
             self.store.load_into(self.namespace, part, into, room.writing)
         return [self._told(TokenRange(begin, ids[begin:end], room.layers, tuple(states)))]
@@ -80,8 +85,15 @@ class SegmentReader:
     def _states(self, part: SegmentPart) -> tuple[KeptState, ...]:
         if not part.has_state:
             return ()
-        stored = self.store.load(self.namespace, part.key, FileKind.STATE)
-        return (self.codec.state_of(stored, part.start + part.num_tokens),)
+        end = part.start + part.num_tokens
+        try:
+            stored = self.store.load(self.namespace, part.key, FileKind.STATE)
+        except SegmentUnavailableError as error:
+            if end == self.num_tokens:
+                raise
+            logger.info("The recurrent state at token %d is passed over: %s", end, error)
+            return ()
+        return (self.codec.state_of(stored, end),)
 
     def _told(self, tokens: TokenRange) -> TokenRange:
         return dataclasses.replace(tokens, is_converted=self.is_converted)

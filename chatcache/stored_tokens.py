@@ -47,9 +47,8 @@ class StoredTokens:
         codec, namespace = self._forms.codec(form.kind), self._forms.namespace(owner, form)
         pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
         stored = self._store.lookup(namespace, wanted_ids)
-        yield from SegmentReader(self._store, namespace, codec, form.is_converted).pieces(
-            stored.parts, reached, wanted_ids
-        )
+        reader = SegmentReader(self._store, namespace, codec, form.is_converted, stored.num_tokens)
+        yield from reader.pieces(stored.parts, reached, wanted_ids)
         reached = max(reached, stored.num_tokens)
         for save in pending:
             end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))

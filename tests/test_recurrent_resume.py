@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from services import GREEDY, counted_forwards, open_service, runtime_of
+from slow_disk import SlowDisk
 from tiny_models import RECURRENT, SLIDING, tiny_model, with_model
 
 from chatcache.chat import ChatService
@@ -115,6 +116,34 @@ def test_what_is_stored_grows_evenly_over_thirty_turns_and_all_of_it_is_reused(
         assert service.prefetch(session.id) == num_held
 
 
+@pytest.mark.parametrize("is_fork", [False, True], ids=["chat", "fork"])
+def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_later_one_is_there(
+    is_fork: bool, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork from the middle ends at a state that was dropped, too: it is computed again from its beginning."""
+    loaded = loaded_as("lfm2", tiny_llama)
+    with open_service(loaded, tmp_path) as service:
+        session_id = talk(service, 3)
+        states = stored(service, FileKind.STATE)
+        fork_id = service.fork(service.messages(session_id)[3].id).id
+    assert len(states) > 3
+    disk, session_id = SlowDisk(monkeypatch), fork_id if is_fork else session_id
+    with open_service(loaded, tmp_path) as service:
+        turn = service.send(session_id, "Go on.", GREEDY)
+        disk.wait_until_asked()
+        segments = runtime_of(service).segments
+        for name in states.values():
+            segments.drop_state(segments._folder.key(name))
+        disk.allow_all()
+        reply = turn.result(TIMEOUT_S)
+        assert reply.stats.num_cached_tokens == (0 if is_fork else max(states))
+        assert reply.stats.fallbacks == ()
+        assert service.cache_report(session_id).problem is None
+    with open_service(loaded, tmp_path / "fresh", cache="none") as service:
+        other = talk(service, 2 if is_fork else 3)
+        assert send(service, other, "Go on.").message.token_ids == reply.message.token_ids
+
+
 @pytest.mark.parametrize(
     ("harm", "position", "kind"),
     [
@@ -122,7 +151,7 @@ def test_what_is_stored_grows_evenly_over_thirty_turns_and_all_of_it_is_reused(
         ("damaged", 2, FileKind.KV),
         *(
             pytest.param(harm, position, kind, marks=pytest.mark.slow)
-            for harm, position, kind in product(("missing", "damaged"), (0, 2), FileKind)
+            for harm, position, kind in product(("missing", "damaged"), (0, 2, -1), FileKind)
         ),
     ],
 )
@@ -143,14 +172,14 @@ def test_reuse_stops_before_what_is_missing_and_the_reply_is_the_same(
     with open_service(loaded, tmp_path) as service:
         reply = send(service, session_id, "Go on!")
         stats = reply.stats
-        if kind is FileKind.STATE and harm == "missing":
-            # The sweep has noticed; later states do not need this one.
-            assert stats.num_cached_tokens == max(each for each in states if each != end)
-        else:
+        ends_there = kind is FileKind.KV or end == states[-1]
+        if ends_there:
             assert stats.num_cached_tokens == max((each for each in states if each < end), default=0)
+        else:
+            assert stats.num_cached_tokens == states[-1], "later states do not need this one"
         assert stats.num_computed_tokens == stats.num_prompt_tokens - stats.num_cached_tokens
         problem = service.cache_report(session_id).problem
-        if harm == "damaged":
+        if harm == "damaged" and ends_there:
             assert isinstance(problem, Sentence)
             assert problem.facts["index"] == stats.num_cached_tokens
         else:
