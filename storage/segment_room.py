@@ -10,6 +10,7 @@ import errno
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
+from storage.byte_sizes import format_size
 from storage.database import Database
 from storage.errors import DatabaseError
 from storage.eviction import choose_victims
@@ -59,14 +60,11 @@ class SegmentRoom:
         A disk that is full gets one more try after as much was removed. Raises RefusedError.
         """
         num_bytes = sum(len(piece) for piece in pieces)
+        if num_bytes > self.quota_bytes:
+            raise _too_large(num_bytes, self.quota_bytes)
         excess, shortage = self.used_bytes + num_bytes - self.quota_bytes, num_bytes + self._disk_shortage()
         if (excess > 0 or shortage > 0) and not self._evict(max(excess, shortage), keep):
-            if shortage > excess:
-                almost_full = "The disk is almost full; what is left is kept for messages. Free some space."
-                raise RefusedError(Sentence(almost_full, SaveTold.DISK_ALMOST_FULL))
-            quota = self.quota_bytes
-            used_up = f"The disk quota of {quota:,} bytes is used up by open chats. Raise it, or drop caches."
-            raise RefusedError(Sentence(used_up, SaveTold.QUOTA_USED_UP, num_bytes=quota))
+            raise _disk_almost_full() if shortage > excess else _used_up(self.quota_bytes)
         try:
             return self._write_reserved(name, pieces, num_bytes)
         except OSError as error:
@@ -142,6 +140,23 @@ class SegmentRoom:
         self.remove_set_aside(set_aside)
         self.remove(sizes)
         return is_enough
+
+
+def _too_large(num_bytes: int, quota_bytes: int) -> RefusedError:
+    piece, quota = format_size(num_bytes), format_size(quota_bytes)
+    sentence = f"A piece of the cache takes {piece}, more than the whole disk quota of {quota}. Raise the quota."
+    return RefusedError(Sentence(sentence, SaveTold.QUOTA_TOO_SMALL, num_bytes=num_bytes, quota_bytes=quota_bytes))
+
+
+def _used_up(quota_bytes: int) -> RefusedError:
+    quota = format_size(quota_bytes)
+    sentence = f"The disk quota of {quota} is used up by open chats. Raise it, or drop caches."
+    return RefusedError(Sentence(sentence, SaveTold.QUOTA_USED_UP, num_bytes=quota_bytes))
+
+
+def _disk_almost_full() -> RefusedError:
+    sentence = "The disk is almost full; what is left is kept for messages. Free some space."
+    return RefusedError(Sentence(sentence, SaveTold.DISK_ALMOST_FULL))
 
 
 def _not_written(error: OSError) -> RefusedError:

@@ -36,6 +36,8 @@ class SaveTold(StrEnum):
     """Why not all of a cache was saved."""
 
     DISK_ALMOST_FULL = "save-disk-almost-full"
+    QUOTA_TOO_SMALL = "save-quota-too-small"
+    """[num_bytes, quota_bytes]"""
     QUOTA_USED_UP = "save-quota-used-up"
     """[num_bytes]"""
     NOT_WRITTEN = "save-not-written"

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from storage import segment_files, segment_room
+from storage.byte_sizes import format_size
 from storage.chat_store import ChatStore
 from storage.database import DATABASE_NAME, Database
 from storage.errors import (
@@ -40,6 +41,8 @@ from storage.segment_index import read_nodes
 from storage.segment_models import SegmentRow
 from storage.segment_save import Namespace, NewSegment, ParentSegment, SaveReport
 from storage.segment_store import SegmentStore
+from storage.sentence import Sentence
+from storage.told import SaveTold
 
 ME, OTHER = "me", "somebody else"
 LAYOUT = (
@@ -408,8 +411,7 @@ def test_what_is_open_is_never_evicted_and_the_save_says_why_it_was_refused(data
     store.protect(session)
     report = store.save(namespace, new_session(database), None, cut([2] * 4, 4))
     assert report.num_tokens == 0
-    assert report.refused is not None
-    assert "quota" in report.refused
+    assert f"The disk quota of {format_size(2 * size)} is used up by open chats." in (report.refused or "")
     assert store.lookup(namespace, [1] * 8).num_tokens == 8
     store.unprotect(session)
     assert store.save(namespace, new_session(database), None, cut([2] * 4, 4)).num_tokens == 4
@@ -425,8 +427,12 @@ def test_a_save_larger_than_the_quota_keeps_its_beginning_and_destroys_nothing_f
     report = store.save(namespace, new_session(database), None, cut([1] * 24, 4, 8, 12, 16, 20, 24))
     assert (report.num_tokens, report.refused is not None) == (12, True)
     check_restores(store, namespace, [1] * 24, 12)
-    huge = cut([2] * 1000, 1000)
-    assert store.save(namespace, new_session(database), None, huge).num_tokens == 0
+    huge = store.save(namespace, new_session(database), None, cut([2] * 1000, 1000))
+    assert huge.num_tokens == 0
+    assert isinstance(huge.refused, Sentence)
+    assert huge.refused.reason == SaveTold.QUOTA_TOO_SMALL
+    assert huge.refused.facts["quota_bytes"] == 3 * size + size // 2 < huge.refused.facts["num_bytes"]
+    assert f"more than the whole disk quota of {format_size(3 * size + size // 2)}" in huge.refused
     check_restores(store, namespace, [1] * 24, 12)
     assert folder_bytes(tmp_path) == store.used_bytes <= store.report(ME).quota_bytes
 

@@ -145,6 +145,9 @@ class TurkishTold(TurkishRefusals):
         FileTold.TURN_LEFT_OUT: "Dışarıda kaldı: dosyadaki hiçbir yanıta ait olmayan bir tur.",
         FileTold.MORE: "Bu dosyada olduğu gibi alınamayan başka şeyler de vardı.",
         SaveTold.DISK_ALMOST_FULL: "Disk neredeyse dolu; kalan yer iletiler için tutuluyor. Biraz yer açın.",
+        SaveTold.QUOTA_TOO_SMALL: (
+            "Önbelleğin bir parçası {num_bytes}; bu, {quota_bytes} olan disk kotasının tümünden büyük. Kotayı artırın."
+        ),
         SaveTold.QUOTA_USED_UP: (
             "{num_bytes} büyüklüğündeki disk kotasını açık sohbetler dolduruyor. Kotayı artırın ya da bir önbelleği "
             "boşaltın."
