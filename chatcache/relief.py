@@ -36,8 +36,9 @@ class Relief:
         self._has_retried = False
 
     def forget_failures(self) -> None:
-        """A forward succeeded: what fails next is another shortage."""
+        """A forward succeeded: the turn has room, and what fails next is another shortage."""
         self._has_retried = False
+        self._live.turns.go_on(self._key)
 
     def tell_spilled(self, spilled: Spilled, token_index: int) -> None:
         """Say which caches had to leave, if any."""

@@ -18,8 +18,10 @@ class Doing(Enum):
     COMPUTES = auto()
     RESTORES = auto()
     """Its cache is filled from disk."""
+    LACKS_ROOM = auto()
+    """It asked another one to give way and computes nothing before."""
     WAITS = auto()
-    """For memory."""
+    """For memory: it has given way itself."""
 
 
 class RunningTurns:
@@ -64,12 +66,13 @@ class RunningTurns:
 
     def make_way(self, key: SessionKey) -> None:
         """`key` does not fit beside the other active turns: the one that began last waits from now on, where it is
-        `key`, else from its own next step on; see `is_asked`."""
+        `key`, else from its own next step on; see `is_asked`. `key` lacks room until it can `go_on`."""
         last = self.active[-1]
         if last == key:
             self.wait(key)
         else:
             self._asked.add(last)
+            self._doing[key] = Doing.LACKS_ROOM
 
     def is_asked(self, key: SessionKey) -> bool:
         """Whether it is to give way."""
@@ -84,10 +87,8 @@ class RunningTurns:
         self._doing[key] = Doing.RESTORES
 
     def may_wait_for_disk(self, key: SessionKey) -> bool:
-        """Whether nobody is kept from computing where `key`, which restores, waits for the disk: none of the others
-        computes, or one cannot before `key` gives way."""
-        others = (doing for other, doing in self._doing.items() if other != key)
-        return self.is_asked(key) or Doing.COMPUTES not in others
+        """Whether nobody is kept from computing where `key`, which restores, waits for the disk."""
+        return all(doing is not Doing.COMPUTES for other, doing in self._doing.items() if other != key)
 
     def go_on(self, key: SessionKey) -> None:
         """With computing."""

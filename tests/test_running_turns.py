@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
+from chatcache.live_caches import LiveCaches
+from chatcache.memory.room import Room
+from chatcache.relief import Relief
 from chatcache.running_turns import RunningTurns
 from chatcache.session_key import SessionKey
 
@@ -76,6 +81,27 @@ def test_a_turn_that_restores_waits_for_the_disk_where_nothing_else_is_to_be_don
     turns.go_on(FIRST)
     turns.make_way(FIRST)
     assert turns.may_wait_for_disk(SECOND), "the other one lacks its room"
+
+
+def test_one_that_is_to_give_way_waits_for_the_disk_where_it_holds_up_nobody_but_those_that_asked() -> None:
+    turns = turns_of(FIRST, SECOND, THIRD)
+    turns.restore(THIRD)
+    turns.make_way(FIRST)
+    assert turns.is_asked(THIRD)
+    assert not turns.may_wait_for_disk(THIRD), "the second one has room, and computes"
+    turns.make_way(SECOND)
+    assert turns.may_wait_for_disk(THIRD), "none of them has room"
+
+
+def test_whoever_computes_again_lacks_no_room_any_more() -> None:
+    live = LiveCaches(None, Room())
+    for key in (FIRST, SECOND):
+        live.turns.begin(key)
+    live.turns.restore(SECOND)
+    live.turns.make_way(FIRST)
+    assert live.turns.may_wait_for_disk(SECOND)
+    Relief(live, FIRST, torch.device("cpu"), lambda _event: None).forget_failures()
+    assert not live.turns.may_wait_for_disk(SECOND)
 
 
 def test_an_ended_turn_is_forgotten() -> None:
