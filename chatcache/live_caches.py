@@ -55,8 +55,8 @@ class LiveCache:
 
 class LiveCaches:
     """`caches` by session, changed by `put` and `remove` only. `forms`: what each of them was last asked to be.
-    `filling`: what restores those that no turn needs yet; they give way like idle ones. `ahead`: those that came
-    from disk before any turn needed them, and that none has used since. `leaving`: those that are to be forgotten, here
+    `filling`: what restores those that no turn needs yet; they give way like idle ones. `ahead`: those that were
+    filled before any turn needed them, and that none has used since. `leaving`: those that are to be forgotten, here
     and on disk, when the turns that use them end."""
 
     def __init__(self, persistence: Persistence | None, room: Room) -> None:

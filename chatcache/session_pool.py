@@ -125,8 +125,7 @@ class SessionPool:
         own = self.live.caches.get(key)
         if own is None:
             acquired = self._sources.prepare(key, ids, form, is_ahead=True)
-            if acquired.restore is not None:
-                self.live.ahead.add(key)
+            self.live.ahead.add(key)
         elif self._lacks_only_the_end(key, own, wanted_ids, form):
             held = Acquired(own, Alignment(own.num_tokens), ())
             acquired = self._sources.with_rest(key, held, ids, is_miss=False, is_ahead=True)

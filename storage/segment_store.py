@@ -191,19 +191,23 @@ class SegmentStore:
 
     def release(self, owner: str, session_ids: Set[str] | None = None) -> int:
         """End the holds of these sessions, also of such as are gone, or of all of the owner's, and remove what nobody
-        holds, set aside or not. Returns bytes freed."""
+        holds, set aside or not. Returns the bytes freed of what they held."""
         with self._lock:
             set_aside = self._folder.set_aside_sizes()
+            keys = {self._folder.key(name) for name in set_aside}
             with self._database.write() as db:
+                known = find_known_keys(db, keys)
                 remove_heads(db, owner, session_ids)
                 nodes = read_nodes(db)
                 lost = unreachable(nodes, [head.segment_id for head in read_heads(db)])
                 files = find_file_sizes(db, lost)
                 remove_segments(db, nodes, lost)
-                known_keys = find_known_keys(db, {self._folder.key(name) for name in set_aside})
-            nobodys = {name: size for name, size in set_aside.items() if self._folder.key(name) not in known_keys}
+                lost_keys = known - find_known_keys(db, known)
+            nobodys = {name: size for name, size in set_aside.items() if self._folder.key(name) not in known}
+            theirs = {name: size for name, size in set_aside.items() if self._folder.key(name) in lost_keys}
+            self._room.remove_set_aside(nobodys)
             num_bytes = self._room.remove({self._folder.name(key, kind): size for key, kind, size in files})
-            return num_bytes + self._room.remove_set_aside(nobodys)
+            return num_bytes + self._room.remove_set_aside(theirs)
 
     def drop_state(self, key: str) -> None:
         """Remove the recurrent state stored after this segment, unless a chat ends there; its KV stays."""

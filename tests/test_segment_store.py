@@ -1030,10 +1030,27 @@ def test_what_was_set_aside_of_a_chat_leaves_with_it_and_not_with_another(
     if is_swept:
         store.sweep()
     size = store.report(ME).set_aside_bytes // 2
-    assert store.release(ME, {one}) == size
+    # A sweep forgets whose it was. It leaves with the next chat, and is not told as that one's.
+    assert store.release(ME, {one}) == (0 if is_swept else size)
     assert store.report(ME).set_aside_bytes == size
     assert folder_bytes(tmp_path) == store.used_bytes == 2 * size
     store.release(ME, {two})
+    assert folder_bytes(tmp_path) == store.used_bytes == 0
+
+
+def test_what_was_set_aside_of_another_owner_is_not_told_as_freed(
+    store: SegmentStore, database: Database, namespace: Namespace, tmp_path: Path
+) -> None:
+    session, other = new_session(database), new_session(database, OTHER)
+    others = store.namespace(OTHER, {"model": "m"}, LAYOUT)
+    store.save(others, other, None, cut([2] * 4, 4))
+    (path,) = (tmp_path / "segments").glob("*.safetensors")
+    flip(path, bytearray(path.read_bytes()), random.Random(0))
+    with pytest.raises(SegmentDamagedError):
+        restored(store, others, store.lookup(others, [2] * 4))
+    store.sweep()
+    written = store.save(namespace, session, None, cut([1] * 4, 4)).num_written_bytes
+    assert store.release(ME) == written
     assert folder_bytes(tmp_path) == store.used_bytes == 0
 
 

@@ -14,11 +14,12 @@ import pytest
 from services import GREEDY, counted_forwards, open_service, runtime_of
 from slow_disk import SlowDisk
 
-from chatcache.chat import ChatService
+from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.errors import ServiceClosedError
 from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
 from chatcache.restore import Restore
+from chatcache.session_key import SessionKey
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
 from chatcache.turn import Turn
 from storage.segment_files import SegmentFolder
@@ -42,6 +43,13 @@ def stored_chat(tiny_llama: LoadedModel, tmp_path: Path) -> str:
     return session.id
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.001)
+
+
 def wait_until_restored_in_part(turn: Turn) -> int:
     """How many tokens have come."""
     states = (event for event in turn.events() if isinstance(event, StatusEvent))
@@ -58,8 +66,7 @@ def prefetched_in_part(
     """A prefetch that has brought some tokens and now waits for the disk."""
     prefetch = pool.submit(service.prefetch, session_id, is_wanted)
     disk.allow_first(2)
-    while service.cache_report(session_id).num_tokens == 0:
-        time.sleep(0.001)
+    wait_until(lambda: service.cache_report(session_id).num_tokens > 0)
     return prefetch
 
 
@@ -150,11 +157,13 @@ def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_prefetche
             return False
 
         monkeypatch.setattr(restore, "step", step)
-        while (True, False) not in steps:
+        until_s = time.monotonic() + TIMEOUT_S
+        while (True, False) not in steps and time.monotonic() < until_s:
             send(service, service.create_session().id, "Something else")
         service.drop_cache(stored_chat)
         prefetched.result(30)
         disk.allow_all()
+        assert (True, False) in steps
         assert steps <= {(True, False), (False, True)}
 
 
@@ -176,8 +185,7 @@ def test_a_reply_does_not_wait_for_the_disk_from_which_another_chat_is_restored(
         send(service, service.create_session().id, "Something else")
         assert False in waited
         waited.clear()
-        while not waited:
-            time.sleep(0.001)
+        wait_until(lambda: bool(waited))
         assert set(waited) == {True}
         disk.allow_all()
         resuming.result(TIMEOUT_S)
@@ -282,6 +290,24 @@ def test_what_was_read_ahead_and_never_used_leaves_for_what_is_read_ahead_next(
         budget.limit_bytes = budget.reserved_bytes
         assert service.prefetch(other.id) == 0
         assert service.cache_report(stored_chat).is_live, "it is used now"
+
+
+def test_what_was_copied_ahead_from_another_chat_and_never_used_is_not_written_when_it_leaves(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        origin = service.create_session()
+        send(service, origin.id, "Hello")
+        fork = service.fork(service.messages(origin.id)[-1].id)
+        send(service, origin.id, "And on")
+        runtime = runtime_of(service)
+        runtime.persistence.flush()
+        stored = runtime.segments.report(LOCAL_OWNER)
+        assert service.prefetch(fork.id) > 0
+        runtime.call(lambda parts: parts.pool.live.spill(SessionKey(LOCAL_OWNER, origin.id), None))
+        assert not service.cache_report(fork.id).is_live
+        runtime.persistence.flush()
+        assert runtime.segments.report(LOCAL_OWNER) == stored
 
 
 def test_caches_dropped_while_one_is_restored_are_no_failure(
