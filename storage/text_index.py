@@ -24,6 +24,8 @@ from storage.records import Role
 TABLE = "message_texts"
 DUE = f"{TABLE}_due"
 """The `seq` of every message that changed since the index was brought up to date."""
+VERSION = 1
+"""Of what `searched_text` gives. SQLite keeps the one that the index was made with in the database's `user_version`."""
 FEWEST_CHARACTERS = 3
 """Shorter terms cannot be looked up."""
 NUM_INDEXED_AT_ONCE = 500
@@ -45,7 +47,8 @@ _TRIGGERS = {
 def ensure_text_index(connection: Connection) -> bool:
     """Have the index in this database, if its SQLite can; whether it has it. Does nothing where it is there already.
 
-    A database that was written by a SQLite without it (its triggers are off then) is indexed anew.
+    A database that was written by a SQLite without it (its triggers are off then) is indexed anew. Of an index of
+    another version all messages are due.
     """
     if connection.dialect.name != "sqlite":
         return False
@@ -61,6 +64,8 @@ def ensure_text_index(connection: Connection) -> bool:
     try:
         with connection.begin_nested():
             forget_removed_texts(connection)
+            if connection.scalar(text("PRAGMA user_version")) != VERSION:
+                _have_all_due(connection)
     except DBAPIError:
         remake_text_index(connection)
     return True
@@ -73,7 +78,7 @@ def remake_text_index(connection: Connection) -> None:
     connection.exec_driver_sql(f"CREATE VIRTUAL TABLE {TABLE} USING fts5(text, tokenize='trigram')")
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {DUE}")
     connection.exec_driver_sql(f"CREATE TABLE {DUE} (seq INTEGER PRIMARY KEY)")
-    connection.exec_driver_sql(f"INSERT INTO {DUE} SELECT seq FROM messages")
+    _have_all_due(connection)
     for name, (event, condition, action) in _TRIGGERS.items():
         connection.exec_driver_sql(
             f"CREATE TRIGGER {_trigger_name(name)} AFTER {event} ON messages WHEN {condition} BEGIN {action} END"
@@ -136,6 +141,11 @@ def rows_with(folded_term: str) -> Select[int]:
     phrase = '"' + folded_term.replace('"', '""') + '"'
     rowid: ColumnClause[int] = column("rowid")
     return select(rowid).select_from(table(TABLE)).where(column(TABLE).op("MATCH")(phrase))
+
+
+def _have_all_due(connection: Connection) -> None:
+    connection.exec_driver_sql(f"INSERT OR IGNORE INTO {DUE} SELECT seq FROM messages")
+    connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
 
 def _trigger_name(name: str) -> str:

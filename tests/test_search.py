@@ -27,7 +27,7 @@ from storage.folding import fold
 from storage.migration import migration_config
 from storage.models import EPOCH
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus, Role, SessionTree
-from storage.text_index import TABLE
+from storage.text_index import TABLE, are_texts_due, searched_text
 
 ME, OTHER = "me", "somebody else"
 
@@ -316,8 +316,10 @@ def check(database: Database) -> None:
     ChatSearch(database).bring_index_up_to_date()
     with database.write() as db:
         db.execute(sa.text(f"INSERT INTO {TABLE}({TABLE}) VALUES ('integrity-check')"))
-        held = db.execute(sa.text(f"SELECT t.text, m.text FROM {TABLE} t LEFT JOIN messages m ON m.seq = t.rowid"))
-        assert all(folded == fold(said) for folded, said in held)
+        held = db.execute(
+            sa.text(f"SELECT t.text, m.text, m.role FROM {TABLE} t LEFT JOIN messages m ON m.seq = t.rowid")
+        )
+        assert all(kept == searched_text(said, role) for kept, said, role in held)
 
 
 def test_the_index_follows_every_change(database: Database) -> None:
@@ -397,6 +399,22 @@ def test_a_database_of_the_revision_whose_triggers_wrote_the_index_is_indexed_an
         chat(ChatStore(database), "new", "to Istanbul")
         assert found(ChatStore(database), "ıstanbul") == ["new", "Ferries"]
         check(database)
+
+
+def test_an_index_that_an_older_version_made_is_brought_up_to_date_once(tmp_path: Path) -> None:
+    with open_database(tmp_path) as database:
+        chat(ChatStore(database), "t", "an **im**portant word")
+        assert found(ChatStore(database), "important") == ["t"]
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    with connection:
+        connection.execute(f"UPDATE {TABLE} SET text = 're: an **im**portant word'")  # as it said before
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    with open_database(tmp_path) as database:
+        assert found(ChatStore(database), "important") == ["t"]
+        check(database)
+    with open_database(tmp_path) as database, database.read() as db:
+        assert not are_texts_due(db.connection())
 
 
 INDEX_OF_0003 = (
