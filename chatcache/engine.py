@@ -254,10 +254,10 @@ class TurnRun:
     @functools.cached_property
     def _cuts(self) -> tuple[int, ...]:
         """Where chats part: the end of what others begin with, too, and the token before the prompt's end, at which a
-        regenerated reply begins. A chat that was live has been saved to the former before."""
-        acquired = self._held.acquired
-        is_first_save = acquired is not None and all(reuse.source != "live" for reuse in acquired.reuse)
-        beginning = (self._request.num_shared_tokens(),) if is_first_save else ()
+        regenerated reply begins. A chat that was live has been saved to the former before, if there was room for it."""
+        held = self._held
+        was_live = held.acquired is None or any(reuse.source == "live" for reuse in held.acquired.reuse)
+        beginning = () if was_live and not held.is_behind else (self._request.num_shared_tokens(),)
         return (*beginning, self._account.num_prompt_tokens - 1)
 
     def _end_untrusted(self) -> bool:

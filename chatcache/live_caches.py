@@ -246,8 +246,12 @@ class LiveCaches:
     def save_all(self) -> None:
         """Save what could not be saved before, waiting for the disk: the process is about to end."""
         for key in self.caches:
-            if self._saves.is_behind(key):
+            if self.is_behind(key):
                 self.save_at_last(key)
+
+    def is_behind(self, key: SessionKey) -> bool:
+        """Whether the last save of the session's cache did not go to its end."""
+        return self._saves.is_behind(key)
 
     def _saving(self, key: SessionKey) -> Saving:
         cache, form = self.caches[key], self.forms[key]

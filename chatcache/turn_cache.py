@@ -90,6 +90,11 @@ class TurnCache:
         turns = self._pool.live.turns
         return self.is_ready and not turns.is_waiting(self._key) and not turns.is_asked(self._key)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last save of it, in this turn or one before, did not go to its end."""
+        return self._pool.live.is_behind(self._key)
+
     def reserve(self, num_tokens: int) -> bool:
         """Whether it may grow to `num_tokens` tokens; the room is reserved then."""
         return self._pool.live.reserve(self._key, num_tokens)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from services import GREEDY, counted_forwards, open_service, runtime_of
 
+from chatcache.cache_saving import CacheSaving
 from chatcache.chat import ChatService
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
@@ -114,6 +115,19 @@ def fork_of_an_edited_message(service: ChatService) -> tuple[str, str]:
     return removed, kept
 
 
+def saved_late(service: ChatService, text: str) -> str:
+    """The id of a chat for whose first save there was no memory."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CacheSaving, "_room_bytes", lambda _: 0)
+        session_id = begun(service, text)
+    send(service, session_id, "And the second word?")
+    return session_id
+
+
+def two_chats_of_which_one_was_saved_late(service: ChatService) -> tuple[str, str]:
+    return saved_late(service, SECRET), begun(service, OTHER)
+
+
 @pytest.mark.parametrize("kind", ["auto", "quantized-int8"])
 @pytest.mark.parametrize(
     "chats",
@@ -124,6 +138,7 @@ def fork_of_an_edited_message(service: ChatService) -> tuple[str, str]:
         one_message_is_the_beginning_of_the_others,
         fork_from_the_middle,
         fork_of_an_edited_message,
+        two_chats_of_which_one_was_saved_late,
     ],
 )
 def test_nothing_that_it_had_alone_stays_and_the_other_chat_resumes_as_before(
@@ -166,3 +181,14 @@ def test_chats_with_one_system_prompt_share_all_that_they_begin_with(
     num_shared = common_length(ids[0], ids[1])
     assert num_shared == common_length(ids[1], ids[2]) > 50
     assert sum(len(run) for _, run in new) == num_shared + sum(len(each) - num_shared for each in ids)
+
+
+def test_a_chat_for_whose_first_save_there_was_no_memory_shares_its_beginning_all_the_same(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        chats = saved_late(service, "Apples"), begun(service, "Bread")
+        ids = [fed_ids(service, chat)[: service.cache_report(chat).num_tokens] for chat in chats]
+    num_shared = common_length(*ids)
+    assert num_shared > 50
+    assert sum(len(run) for _, run in stored_runs(tmp_path)) == sum(map(len, ids)) - num_shared
