@@ -70,7 +70,6 @@ def num_seen(data_dir: Path, ids: tuple[int, ...], *others: tuple[int, ...]) -> 
     """In how many files and values there is anything that `ids` have and none of `others`."""
     known = {other[i : i + SEEN_IDS] for other in others for i in range(len(other))}
     own = {ids[i : i + SEEN_IDS] for i in range(len(ids) - SEEN_IDS + 1)} - known
-    assert own
     runs = [run for _, run in stored_runs(data_dir)]
     packed = [pack_token_ids(some) for some in own]
     in_files = sum(not own.isdisjoint(run[i : i + SEEN_IDS] for i in range(len(run))) for run in runs)
