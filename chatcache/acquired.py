@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.cache.alignment import Alignment
+from chatcache.cache.session_cache import SessionCache
 from chatcache.live_caches import Spilled
 from chatcache.restore import Restore
 from chatcache.stats import Reuse

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from chatcache.acquired import Acquired
-from chatcache.cache.session_cache import Alignment
+from chatcache.cache.alignment import Alignment
 from chatcache.events import CacheEvent
 from chatcache.stats import MissReason, TurnStats
 from chatcache.told import Told

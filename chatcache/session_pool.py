@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from chatcache.acquired import Acquired
-from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.cache.alignment import Alignment
+from chatcache.cache.session_cache import SessionCache
 from chatcache.cache_form import CacheForm
 from chatcache.cache_sources import CacheSources
 from chatcache.live_caches import LiveCache, LiveCaches, Spilled

@@ -10,9 +10,10 @@ from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, 
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from chatcache.cache.alignment import Alignment
 from chatcache.cache.kinds import _make_layers, convert_session_cache, make_session_cache
 from chatcache.cache.layers import TokenLayer
-from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.cache.session_cache import SessionCache
 from chatcache.loader import LoadedModel
 from chatcache.stats import MissReason
 

@@ -10,10 +10,11 @@ from examples import few_quick
 from tiny_models import FULL_ATTENTION, RECURRENT, SLIDING, WINDOW, random_ids, tiny_model
 from torch import Tensor
 
+from chatcache.cache.alignment import Alignment
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.kinds import KINDS, ModelFacts, facts_of, make_session_cache, resolve_kind, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
-from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.cache.session_cache import SessionCache
 from chatcache.errors import UnsupportedOptionError
 from chatcache.stats import MissReason
 

@@ -11,9 +11,10 @@ from services import open_service, runtime_of
 from tiny_models import SLIDING, WINDOW, random_ids, tiny_model, with_model
 from torch import Tensor
 
+from chatcache.cache.alignment import Alignment
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.kinds import convert_session_cache, make_session_cache
-from chatcache.cache.session_cache import Alignment, SessionCache
+from chatcache.cache.session_cache import SessionCache
 from chatcache.cache.token_buffer import BLOCK_TOKENS
 from chatcache.events import CacheEvent, Reply
 from chatcache.loader import LoadedModel

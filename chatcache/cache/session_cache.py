@@ -1,43 +1,31 @@
 """`SessionCache`: token ids and the library's `Cache` as one value that cannot get out of step unseen.
 
-What the layers hold together is `layer_stack`'s; which recurrent states are kept, and how far the cache can go back by
-them, is decided here. Not thread-safe: used on the model thread only. Forwards that feed `cache` must run under
-`torch.inference_mode`, which is per thread; the methods here enter it themselves.
+What the layers hold together is `layer_stack`'s, which recurrent states are known `state_keeper`'s. Not thread-safe:
+used on the model thread only. Forwards that feed `cache` must run under `torch.inference_mode`, which is per thread;
+the methods here enter it themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from chatcache.cache.alignment import Alignment
 from chatcache.cache.errors import CacheStateError
 from chatcache.cache.layer_stack import LayerStack
 from chatcache.cache.layers import KEPT_TAIL_TOKENS
-from chatcache.cache.states import KeptState, KeptStates, StateRole
+from chatcache.cache.state_keeper import StateKeeper
+from chatcache.cache.states import StateRole
 from chatcache.cache.token_range import TokenRange
 from chatcache.prefix import common_length
 from chatcache.stats import MissReason
 
 MAX_CANDIDATE_TOKENS = 32
 """More tokens in one forward are a piece of a prompt, never candidates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """What `align` found. Tokens `[num_cached_tokens, len(wanted))` are left to forward, at least one.
-
-    `mismatch_index` is the index of the first wanted token that could have been cached and was not, `reason` says why;
-    both are None where nothing was missed.
-    """
-
-    num_cached_tokens: int
-    mismatch_index: int | None = None
-    reason: MissReason | None = None
 
 
 class SessionCache:
@@ -54,9 +42,7 @@ class SessionCache:
         self._token_ids: list[int] = []
         self._settle_at: int | None = None
         self._was_converted = self._is_mixed = False
-        self._kept = KeptStates()
-        self._lacks_state = False
-        """Tokens were taken in without the recurrent state behind them: nothing can go on from there."""
+        self._states = StateKeeper(self._layers)
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -80,7 +66,7 @@ class SessionCache:
     @property
     def num_bytes(self) -> int:
         """Allocated bytes, spare room and states kept for rolling back included."""
-        return self._layers.num_bytes + self._kept.num_bytes
+        return self._layers.num_bytes + self._states.num_bytes
 
     @property
     def is_croppable(self) -> bool:
@@ -107,12 +93,12 @@ class SessionCache:
     @property
     def forgotten_positions(self) -> frozenset[int]:
         """Where a recurrent state was known that is not worth keeping any longer, in memory or elsewhere."""
-        return frozenset(self._kept.forgotten)
+        return self._states.forgotten
 
     @property
     def kept_positions(self) -> tuple[int, ...]:
         """Where a cache with recurrent state can be rolled back to, beside its beginning and its end."""
-        return self._kept.positions
+        return self._states.positions
 
     @property
     def is_shortened(self) -> bool:
@@ -164,15 +150,13 @@ class SessionCache:
 
     def nearest_length(self, num_tokens: int) -> int:
         """The most tokens, up to `num_tokens`, that the cache can be cropped to and used with."""
-        is_now = num_tokens == self.num_tokens and not self._lacks_state
+        is_now = num_tokens == self.num_tokens and not self._states.is_lacking
         return num_tokens if is_now else self._nearest_restorable(num_tokens)
 
     @torch.inference_mode()
     def keep_state(self, role: StateRole = StateRole.SHARED) -> None:
         """Keep the recurrent state as it is now, so that the cache can be rolled back to this length later."""
-        is_new = role is StateRole.SHARED or self.num_tokens not in self._kept.positions
-        if is_new and self.num_tokens and self.is_exportable and self._layers.has_state:
-            self._kept.add(self._state(role))
+        self._states.keep(role, self.num_tokens)
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Note that a forward just fed `token_ids`. Raises CacheStateError when a layer does not hold them.
@@ -259,8 +243,7 @@ class SessionCache:
             return forked
         self.check()
         forked._layers.copy_prefix(self._layers, num_kept)
-        kept = None if num_kept == self.num_tokens else self._kept.nearest(num_kept)
-        forked._layers.put_states(self._layers.take_states() if kept is None else kept.layers)
+        forked._layers.put_states(self._states.of_layers(num_kept, self.num_tokens))
         forked._token_ids = self._token_ids[:num_kept]
         forked._was_converted = self._was_converted
         forked.keep_state()
@@ -278,7 +261,8 @@ class SessionCache:
         if stop > self.num_settled_tokens:
             self.settle()
         layers, ids = self._layers.export(start, stop), tuple(self._token_ids[start:stop])
-        return TokenRange(start, ids, layers, self._states_between(start, stop), self._was_converted)
+        states = self._states.between(start, stop, self.num_tokens)
+        return TokenRange(start, ids, layers, states, self._was_converted)
 
     @torch.inference_mode()
     def room(self, start: int, stop: int) -> tuple[Mapping[str, Tensor], ...]:
@@ -297,48 +281,24 @@ class SessionCache:
         self._layers.import_(tokens.layers)
         self._token_ids.extend(tokens.token_ids)
         self._was_converted |= tokens.is_converted
-        for state in tokens.states:
-            self._kept.add(state)
-        if tokens.states and tokens.states[-1].num_tokens == self.num_tokens:
-            self._layers.put_states(tokens.states[-1].layers)
-            self._lacks_state = False
-        elif tokens.token_ids:
-            self._lacks_state = self._layers.has_state
+        self._states.take_in(tokens)
         self.check()
-
-    def _state(self, role: StateRole) -> KeptState:
-        turn = self._kept.turn_of(role, self.num_tokens)
-        return KeptState(self.num_tokens, turn, role, self._layers.take_states())
-
-    def _states_between(self, start: int, stop: int) -> tuple[KeptState, ...]:
-        """The kept ones, and the one now held if it stands there. That one is not kept by being given out."""
-        states = self._kept.between(start, stop)
-        is_now = start < stop == self.num_tokens and stop not in self.kept_positions and not self._lacks_state
-        if not is_now or not self._layers.has_state:
-            return states
-        self._kept.forgotten.add(stop)
-        return (*states, self._state(StateRole.REPLY))
 
     def _nearest_restorable(self, num_tokens: int) -> int:
         """The most tokens, up to `num_tokens`, to which every layer can go back."""
         if not self.is_croppable:
-            state = self._kept.nearest(num_tokens)
-            num_tokens = 0 if state is None else state.num_tokens
+            num_tokens = self._states.nearest(num_tokens)
         return num_tokens if self._layers.can_crop_to(num_tokens) else 0
 
     def _restore(self, num_tokens: int) -> None:
         """Bring every layer to `num_tokens` tokens, at which a state is kept if the cache is not croppable."""
         self._layers.crop_to(num_tokens)
-        state = None if self.is_croppable else self._kept.nearest(num_tokens)
-        if state is not None:
-            self._layers.put_states(state.layers)
-            self._lacks_state = False
-        self._kept.crop_to(num_tokens)
+        self._states.go_back(num_tokens)
         del self._token_ids[num_tokens:]
 
     def _rebuild(self) -> None:
         if self._make_layers is not None:
             self._layers.replace(self._make_layers())
         self._token_ids.clear()
-        self._was_converted = self._is_mixed = self._lacks_state = False
-        self._kept = KeptStates()
+        self._was_converted = self._is_mixed = False
+        self._states.clear()
