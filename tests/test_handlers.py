@@ -186,6 +186,36 @@ def test_going_back_says_how_far_and_whether_the_text_stands_before_what_was_typ
         box = rolled_back[page.message]
 
 
+def test_a_hit_in_what_was_rolled_back_takes_its_text_out_of_the_box_where_it_is_shown_again(
+    service: ChatService, page: Page
+) -> None:
+    session_id = service.create_session(sampling=GREEDY).id
+    first, _ = (service.send(session_id, text).result(60).message for text in ("Alpha.", "Beta."))
+    service.regenerate(session_id, first.id).result(60)
+    other_version = service.messages(session_id)[1].id
+    service.select(first.id)
+
+    def box_at(message_id: str, text: str) -> str | None:
+        service.rollback(session_id)
+        destination = Destination(session_id, message_id=message_id).to_json()
+        moved = Actions(service, page, texts).go_to(Place(session_id, visit=1).to_json(), destination, "", text)
+        assert texts.FOUND_IN_ANOTHER_VERSION in told(page, moved)
+        service.select(first.id)
+        return moved.get(page.message)
+
+    beta = service.messages(session_id)[2].id
+    assert box_at(beta, "Beta.") == ""
+    assert box_at(beta, "Beta.\n\nmine") == "mine"
+    assert box_at(beta, "mine") is None, "what the person has written is not lost"
+    assert box_at(other_version, "Beta.") is None, "it stands in the box alone"
+    service.rollback(session_id)
+    elsewhere = Place(service.create_session().id, visit=1).to_json()
+    moved = Actions(service, page, texts).go_to(
+        elsewhere, Destination(session_id, message_id=beta).to_json(), "", "Beta."
+    )
+    assert page.message not in moved, "another chat's box"
+
+
 def test_a_step_forward_from_where_the_chat_no_longer_is_changes_nothing(service: ChatService, page: Page) -> None:
     session_id = service.create_session(sampling=GREEDY).id
     first = service.send(session_id, "One.").result(60).message

@@ -58,9 +58,9 @@ class Actions(Handlers):
     # ------------------------------------------------------------ where the tab is
 
     @said_if_refused
-    def go_to(self, sent: object, sent_destination: object, sent_shelf: object) -> Updates:
+    def go_to(self, sent: object, sent_destination: object, sent_shelf: object, text: str = "") -> Updates:
         """Another chat: one that was clicked, perhaps at a message that was found, the one in the address, or a new
-        one."""
+        one. `text`: what is in the box."""
         place, destination = Place.from_json(sent), Destination.from_json(sent_destination)
         ticket = {self._page.ticket: _new_ticket()}
         if destination.session_id is None:
@@ -70,7 +70,8 @@ class Actions(Handlers):
         except NotFoundError:
             return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
         if destination.session_id is not None and destination.message_id is not None:
-            moved |= self._finder.lead(Place.from_json(moved[self._page.place]), destination.message_id)
+            there, is_here = Place.from_json(moved[self._page.place]), destination.session_id == place.session_id
+            moved |= self._finder.lead(there, destination.message_id, text if is_here else "")
         return moved | ticket
 
     # ------------------------------------------------------------------ the chat
@@ -144,8 +145,8 @@ class Actions(Handlers):
         """Go back one turn; its text takes the place of the one that was put into the box by going back before, and
         comes before whatever was being typed."""
         session_id = self._session_as_seen(click)
-        below = self._undone_message(session_id)
-        typed = click.text if below is None else without_message(below, click.text)
+        below = self.undone_question(session_id)
+        typed = click.text if below is None else without_message(below.text, click.text)
         typed = click.text if typed is None else typed
         rollback = self._service.rollback(session_id)
         said = self._texts.rolled_back(rollback.num_undone_turns, is_before_typed=bool(typed.strip()))
@@ -183,8 +184,8 @@ class Actions(Handlers):
         typed = without_message(self._service.messages(session_id, limit=2)[0].text, click.text)
         if typed is None:
             return {self._page.notice: ""}
-        below = self._undone_message(session_id)
-        return {self._page.message: typed if below is None else with_message(below, typed), self._page.notice: ""}
+        below = self.undone_question(session_id)
+        return {self._page.message: typed if below is None else with_message(below.text, typed), self._page.notice: ""}
 
     def _fork(self, click: _Click) -> Updates:
         """A new chat that goes on from the reply that was clicked, its cache made ready from what there is; the one it
@@ -244,13 +245,6 @@ class Actions(Handlers):
         """What is asked of a page that has not seen the reply begin ends no reply."""
         if self._service.active_turn(session_id) is not None:
             raise Refusal(self._texts.BUSY)
-
-    def _undone_message(self, session_id: str) -> str | None:
-        """What was asked in the turn that going forward leads to; None where none was rolled back."""
-        reply = self._service.undone(session_id)
-        if reply is None or reply.parent_id is None:
-            return None
-        return next(each.text for each in self._service.alternatives(reply.parent_id) if each.id == reply.parent_id)
 
     def _session_as_seen(self, click: _Click) -> str:
         """The session, if its tip is still the one the person looked at when clicking: one click, one step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chatcache.errors import ChatCacheError
+from chatcache.ui.draft import without_message
 from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.place import Place
 
@@ -10,11 +11,12 @@ from chatcache.ui.place import Place
 class Finder(Handlers):
     """Of one page's handlers."""
 
-    def lead(self, place: Place, message_id: str) -> Updates:
+    def lead(self, place: Place, message_id: str, text: str = "") -> Updates:
         """Into the chat at `place`, to this message. Where its branch is not the one shown, it becomes that, as by the
         arrows between versions, and the page says so and offers the way back; a reply that is being written is not
         ended for it. In the bin nothing changes: the place names the message all the same, and the follower says what
-        can be done. A message that is not there, or no longer, leads to the chat's end."""
+        can be done. A message that is not there, or no longer, leads to the chat's end. `text`: what is in the chat's
+        message box; a message that was put there by rolling back leaves it where the chat shows it again."""
         service, session_id = self._service, self.session_at(place)
         try:
             num_below = service.num_messages_below(session_id, message_id)
@@ -25,8 +27,12 @@ class Finder(Handlers):
                 return self._show(place, message_id, 0)
             if service.active_turn(session_id) is not None:
                 return self.notify(self._texts.FOUND_BESIDE_A_REPLY)
+            undone = self.undone_question(session_id)
             service.select(message_id)
             shown = self._show(place, message_id, service.num_messages_below(session_id, message_id) or 0)
+            if undone is not None and service.num_messages_below(session_id, undone.id) is not None:
+                typed = without_message(undone.text, text)
+                shown |= {self._page.message: typed} if typed is not None else {}
         except ChatCacheError:
             return {}
         offer = self.undo("return", session.tip_id) if session.tip_id is not None else None

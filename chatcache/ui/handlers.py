@@ -18,7 +18,7 @@ from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Used
 from chatcache.ui.texts import Texts
-from storage.records import ChatSession
+from storage.records import ChatSession, Message
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -101,6 +101,13 @@ class Handlers:
         if place.session_id is None:
             raise Refusal(self._texts.NOT_BEGUN)
         return place.session_id
+
+    def undone_question(self, session_id: str) -> Message | None:
+        """What was asked in the turn that going forward leads to; None where none was rolled back."""
+        reply = self._service.undone(session_id)
+        if reply is None or reply.parent_id is None:
+            return None
+        return next(each for each in self._service.alternatives(reply.parent_id) if each.id == reply.parent_id)
 
     def nothing(self) -> Updates:
         """Gradio empties the outputs of a handler that names none."""
