@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from browser import SCREENSHOTS, SHORT, WAIT_MS, Site, button
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from chatcache.stats import Sampling
 from chatcache.ui.texts import ENGLISH, Texts
 from chatcache.ui.turkish import TURKISH
 
@@ -96,6 +98,29 @@ def test_what_stands_below_a_reply_keeps_its_lines(screen: tuple[Page, Texts], s
     for each in (*buttons, figures, page.locator("#send"), page.locator("#sidebar .toggle-button")):
         assert_in_view(page, each)
     page.screenshot(path=SCREENSHOTS / f"below-a-reply-{page.viewport_size['width']}-{texts.LANGUAGE}.png")  # type: ignore[index]
+
+
+def test_on_a_phone_what_can_be_done_to_a_whole_reply_takes_one_line(browser: Browser, site: Site) -> None:
+    session = site.service.create_session(sampling=Sampling(temperature=0.0, max_new_tokens=100, stop=(" ",)))
+    site.service.send(session.id, "One.").result(60)
+    phone = browser.new_context(viewport={"width": 390, "height": 800}, locale="en-US", is_mobile=True, has_touch=True)
+    with closing(phone):
+        page = phone.new_page()
+        page.goto(site.address(session.id))
+        expect(button(page, ENGLISH.ROLL_BACK)).to_be_visible()
+        buttons = page.locator("#transcript .tip footer button").all()
+        assert len(buttons) == 5
+        assert len({top_of(each) for each in buttons}) == 1
+        for each in buttons:
+            assert_in_view(page, each)
+
+
+def test_what_is_said_of_a_new_chats_cache_is_said_to_its_end(screen: tuple[Page, Texts], site: Site) -> None:
+    page, texts = screen
+    page.goto(site.url)
+    sentence = page.locator("#cache").get_by_text(texts.CACHE_EMPTY)
+    expect(sentence).to_be_visible()
+    assert_in_view(page, sentence)
 
 
 def test_beside_a_message_of_ones_own_what_can_be_done_to_it_takes_no_line(
