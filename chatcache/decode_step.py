@@ -19,7 +19,6 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 
 from chatcache.cache.attention import States, attend_by_matrices, attend_single_tokens, suits_matrices
-from chatcache.cache.scores import MAX_SCORES
 from chatcache.cache.session_cache import MAX_CANDIDATE_TOKENS, SessionCache
 from chatcache.step_threads import StepThreads
 from chatcache.weights.weight_form import JoinedProjections, joined_projections
@@ -70,7 +69,7 @@ class _Feed:
         num_tokens, num_key_heads, num_groups, head_dim = queries.shape
         rows = queries.permute(1, 2, 0, 3).contiguous()
         is_small = num_tokens <= MOST_FEW_TOKENS and self.mask.numel() <= _SMALL_MASK
-        if suits_matrices(rows, states[0]) and not is_small:
+        if suits_matrices(rows) and not is_small:
             return attend_by_matrices(rows, states, self.mask, scaling).permute(2, 0, 1, 3)
         rows = rows.view(1, num_key_heads, num_groups * num_tokens, head_dim)
         output = scaled_dot_product_attention(rows, *states, self.mask.repeat(num_groups, 1), scale=scaling)
@@ -90,7 +89,6 @@ class DecodeStep:
         attention = decoder.layers[0].self_attn
         self._head_dim: int = attention.head_dim
         self._scaling: float = attention.scaling
-        self._num_heads: int = model.config.num_attention_heads
         self._num_key_heads: int = model.config.num_key_value_heads
         self._layers = [_layer(*each) for each in zip(decoder.layers, projections, strict=True)]
         self._threads = StepThreads(1 if model.device.type != "cpu" else None)
@@ -112,8 +110,7 @@ class DecodeStep:
             return True
         if any(getattr(layer, "is_sliding", False) for layer in cache.cache.layers):
             return False
-        num_scores = self._num_heads * num_tokens * (cache.num_tokens + num_tokens)
-        return num_tokens <= MOST_FEW_TOKENS or (self._signs.dtype == torch.bfloat16 and num_scores <= MAX_SCORES)
+        return num_tokens <= MOST_FEW_TOKENS or self._signs.dtype == torch.bfloat16
 
     def __call__(
         self, token_ids: Sequence[Sequence[int]], caches: Sequence[SessionCache], num_logits: int | None = None

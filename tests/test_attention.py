@@ -87,3 +87,10 @@ def test_chunks_in_bfloat16_come_as_close_to_the_exact_logits_as_the_librarys_ow
     use_grouped_attention(rounded)
     assert (logits_after_prefill(rounded, pieces) - exact).abs().mean() <= sum(library_errors)
     assert num_library_calls() == 0
+
+
+def test_where_a_gradient_is_wanted_it_comes_from_the_librarys_way(num_library_calls: Callable[[], int]) -> None:
+    model = grouped("llama-gqa").bfloat16()
+    model(torch.tensor([random_ids(20)])).logits.sum().backward()
+    assert num_library_calls() == model.config.num_hidden_layers
+    assert model.get_input_embeddings().weight.grad is not None

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from chatcache.cache import attention, scores
 from chatcache.cache.kinds import make_session_cache
-from chatcache.cache.scores import MAX_SCORES
 from chatcache.cache.session_cache import SessionCache
 from chatcache.decode_step import DecodeStep
 from chatcache.weights.weight_form import apply_form
@@ -276,19 +276,20 @@ def test_the_number_of_threads_changes_no_bit(
     assert torch.equal(*logits)
 
 
-def test_up_to_the_most_scores_a_chunk_is_multiplied_as_matrices_and_above_it_goes_through_the_modules() -> None:
+@pytest.mark.parametrize("most_scores", [scores.MAX_SCORES, 2**18])
+def test_a_chunk_of_any_size_is_multiplied_as_matrices_of_so_many_scores_at_most(
+    most_scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "MAX_SCORES", most_scores)
+    monkeypatch.setattr(attention, "_room", attention._Room())
     model = make_model("llama", {}).bfloat16()
     step = make_step(model)
-    num_tokens, num_held = 1024, 3072
-    assert model.config.num_attention_heads * num_tokens * (num_held + num_tokens) == MAX_SCORES
+    num_tokens, num_held = 1100, 3072
     held = filled(model, num_held)
-    one_more = filled(model, num_held + 1)
     assert step.fits(held, num_tokens)
-    assert not step.fits(held, num_tokens + 1)
-    assert not step.fits(one_more, num_tokens)
-    assert step.fits(one_more, num_tokens - 1)
     ids = random_ids(num_tokens, seed=5)
     ours = step([ids], [held.fork(num_held)]).float()
+    assert 0 < attention._room._scores.numel() <= most_scores
     modules = model(torch.tensor([ids]), cache=held.cache).logits[0].float()
     exact = model.float()(torch.tensor([[*random_ids(num_held), *ids]])).logits[0, num_held:]
     assert (ours - exact).norm() <= 1.25 * (modules - exact).norm()

@@ -8,6 +8,8 @@ kernel: its loop takes 2 to 4 times as long as ordinary multiplications of the s
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -20,7 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from chatcache.cache.scores import MAX_SCORES
+from chatcache.cache.scores import block_tokens
 
 GROUPED_SDPA = "chatcache_grouped_sdpa"
 
@@ -32,9 +34,6 @@ _JOINED_FROM_TOKENS = 512
 _JOINED_UP_TO_HEADS = 4
 """Where one multiplication over all key heads, by one thread, beats the kernel: it computes each head's part for every
 head. Several threads mostly wait for each other in it; see `StepThreads`."""
-
-_BLOCK_TOKENS = 128
-"""So many queries are multiplied at once: few enough to leave out most of what none of them sees."""
 
 States = tuple[Tensor, Tensor]
 """Keys and values, `[1, key_heads, tokens, head_dim]` each."""
@@ -69,7 +68,7 @@ def grouped_attention(
     has_one_mask = num_queries == 1 if attention_mask is None else attention_mask.shape[1] == 1
     has_bias = kwargs.get("position_bias") is not None or kwargs.get("softcap") is not None
     visible = _visible(module, attention_mask, num_queries, key.shape[2])
-    if visible is not None and batch == 1 and not has_bias and not module.training and suits_matrices(query, key):
+    if visible is not None and batch == 1 and not has_bias and not module.training and suits_matrices(query):
         rows = query.view(key.shape[1], num_groups, num_queries, head_dim)
         output = attend_by_matrices(rows, (key, value), visible, scaling)
         return output.view(1, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
@@ -90,10 +89,9 @@ def grouped_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-def suits_matrices(queries: Tensor, keys: Tensor) -> bool:
-    """Whether several tokens are better multiplied as matrices: queries `[..., head_dim]`, keys as in `States`."""
-    num_scores = queries.numel() // queries.shape[-1] * keys.shape[2]
-    return queries.dtype == torch.bfloat16 and num_scores <= MAX_SCORES
+def suits_matrices(queries: Tensor) -> bool:
+    """Whether several tokens are better multiplied as matrices. No gradient comes back from there."""
+    return queries.dtype == torch.bfloat16 and not queries.requires_grad
 
 
 def attend_by_matrices(queries: Tensor, states: States, visible: Tensor, scaling: float) -> Tensor:
@@ -103,7 +101,8 @@ def attend_by_matrices(queries: Tensor, states: States, visible: Tensor, scaling
     A few tokens at a time: for these nothing is computed of the tokens that come after them.
     """
     keys, values = (each[0].contiguous() for each in states)
-    blocks = zip((queries * scaling).split(_BLOCK_TOKENS, dim=2), visible.split(_BLOCK_TOKENS), strict=True)
+    num_tokens = block_tokens(queries.shape[0] * queries.shape[1], keys.shape[1])
+    blocks = zip((queries * scaling).split(num_tokens, dim=2), visible.split(num_tokens), strict=True)
     outputs, num_later = [], visible.shape[0]
     for rows, seen in blocks:
         num_later -= seen.shape[0]
@@ -116,13 +115,34 @@ def attend_by_matrices(queries: Tensor, states: States, visible: Tensor, scaling
 
 def _attend_block(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
     num_key_heads, num_groups, num_tokens, head_dim = queries.shape
-    scores = torch.bmm(queries.reshape(num_key_heads, -1, head_dim), keys.transpose(1, 2))
+    scores = _room.of((num_key_heads, num_groups * num_tokens, keys.shape[1]), keys.device)
+    torch.bmm(queries.reshape(num_key_heads, -1, head_dim), keys.transpose(1, 2), out=scores)
     num_before = max(0, keys.shape[1] - num_tokens)
     if not visible[:, :num_before].all():
         num_before = 0
     by_token = scores.view(num_key_heads, num_groups, num_tokens, -1)[..., num_before:]
     by_token.masked_fill_(visible[:, num_before:].logical_not(), -torch.inf)
-    return torch.bmm(scores.softmax(dim=-1), values).view(num_key_heads, num_groups, num_tokens, -1)
+    torch.softmax(scores, dim=-1, out=scores)
+    return torch.bmm(scores, values).view(num_key_heads, num_groups, num_tokens, -1)
+
+
+class _Room(threading.local):
+    """Where a thread's scores lie, block after block: new pages for each would take as long as all that is computed."""
+
+    def __init__(self) -> None:
+        self._scores = torch.empty(0, dtype=torch.bfloat16)
+
+    def of(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """A tensor of this shape in bfloat16, with anything in it, until the next one is asked for."""
+        num_scores = math.prod(shape)
+        if self._scores.numel() < num_scores or self._scores.device != device:
+            num_kept = 1 << (num_scores - 1).bit_length()
+            with torch.inference_mode(False):  # one that was made in there could not be written outside
+                self._scores = torch.empty(num_kept, dtype=torch.bfloat16, device=device)
+        return self._scores[:num_scores].view(shape)
+
+
+_room = _Room()
 
 
 def _visible(module: Module, mask: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from chatcache.cache.kinds import KINDS, ModelFacts, codec_of, installed_packages, table_of_kinds
 from chatcache.cache.quantized_layer import MAX_TAIL_TOKENS
-from chatcache.cache.scores import MAX_SCORES
+from chatcache.cache.scores import block_tokens
 from chatcache.cache.states import NUM_KEPT_STATES
 from chatcache.cache.token_buffer import capacity_for
 from chatcache.errors import InvalidInputError
@@ -168,7 +168,7 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     - stream: c x hidden x (4i + 8), the residual and normed copies, two of them in float32;
     - the larger of: MLP, c x widest projection x 3i; and attention, c x query heads x (key + value) x 2i, plus
       n x query heads (in 16 bits, key heads, where these are as many) x (key + value) x i where keys are copied, plus
-      c x n x query heads x (3i + 4) where all scores are tensors, x 2i where up to `MAX_SCORES` of them are; and a
+      c x n x query heads x (3i + 4) where all scores are tensors, x i for a block's tokens in 16 bits; and a
       recurrent scan, c (in whole scan chunks) x scan width x 24;
     - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
     - quantized kinds: one layer in full precision, and the chunk in all of them until the forward is over;
@@ -262,8 +262,8 @@ def _attention_bytes(shape: ModelShape, layer: LayerShape, chunk_tokens: int, nu
     # Where heads share keys the library repeats them; in 16 bits, on a CPU, they are laid side by side.
     num_copied_heads = q if has_mask and layer.num_heads < q else layer.num_heads if i == 2 else 0
     copied = num_visible * num_copied_heads * dims * i
-    num_scores = chunk_tokens * num_visible * q
     if shape.has_eager_attention:
-        return states + copied + num_scores * (3 * i + 4)
-    # On a CPU, so many scores are tensors in bfloat16, too, before and after their softmax.
-    return states + copied + (min(num_scores, MAX_SCORES) * 2 * i if i == 2 else 0)
+        return states + copied + chunk_tokens * num_visible * q * (3 * i + 4)
+    # On a CPU the scores of a block are a tensor in bfloat16, too; its room is a power of two.
+    block = min(chunk_tokens, block_tokens(q, num_visible))
+    return states + copied + (block * num_visible * q * 2 * i if i == 2 else 0)
