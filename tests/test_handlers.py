@@ -120,13 +120,16 @@ def test_a_hit_on_another_branch_is_not_shown_at_the_cost_of_a_reply_that_is_bei
     assert service.get_session(session_id).tip_id == old.id
 
 
+@pytest.mark.parametrize("is_in_bin", [False, True])
 @pytest.mark.parametrize("message_id", ["nonsense", "of another chat"])
 def test_an_address_with_a_message_that_is_not_there_leads_to_the_chats_end(
-    service: ChatService, page: Page, message_id: str
+    service: ChatService, page: Page, message_id: str, is_in_bin: bool
 ) -> None:
     session_id, other_id = (service.create_session(sampling=GREEDY).id for _ in range(2))
     other = service.send(other_id, "One.").result(60).message
     before = service.get_session(other_id)
+    if is_in_bin:
+        service.delete(session_id)
     message_id = other.id if message_id == "of another chat" else message_id
     assert go_to_found(service, page, session_id, message_id) == (Place(session_id, visit=1), "")
     assert service.get_session(other_id) == before
