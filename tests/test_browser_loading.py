@@ -38,7 +38,7 @@ def test_a_message_sent_before_the_model_is_there_says_so_and_is_answered_then(
     loading = page.locator("#loading")
     expect(loading.get_by_role("status")).to_have_text(ENGLISH.LOADING)
     expect(loading).to_contain_text("It takes long.")
-    expect(loading).to_contain_text(re.compile(r"\b[1-9]\d* s\b"))
+    expect(loading).to_contain_text(re.compile(r"\b[1-9]\d*\ss\b"))
     page.screenshot(path=SCREENSHOTS / "loading.png")
     say(page, "Hello there.")
     expect(page.get_by_role("article", name="You")).to_contain_text("Hello there.")
