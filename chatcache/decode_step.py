@@ -59,7 +59,7 @@ class _Feed:
         cache: Any = held.cache
         start, mask = held.num_tokens, None
         if num_tokens > 1:
-            mask = torch.ones((num_tokens, start + num_tokens), dtype=torch.bool).tril(start)
+            mask = torch.ones((num_tokens, start + num_tokens), dtype=torch.bool).tril_(start)
         return cls(start, num_tokens, [layer.update for layer in cache.layers], mask)
 
     def attend(self, queries: Tensor, states: States, scaling: float) -> Tensor:

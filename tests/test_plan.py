@@ -264,6 +264,21 @@ def test_a_forward_of_all_tokens_without_a_cache_stays_within_the_planned_worksp
     assert peak <= workspace_bytes(tiny_shape(name), "none", 600, 600) <= 3 * peak
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("llama-gqa", torch.float32), ("llama-gqa", torch.bfloat16), ("llama-mha", torch.bfloat16)],
+)
+def test_so_does_one_whose_attention_is_given_no_mask(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_tokens = 3000
+    model = copy.deepcopy(tiny_model(name)).to(dtype)
+    use_grouped_attention(model)
+    monkeypatch.setattr(attention, "_room", attention._Room())
+    peak = peak_bytes_of_forward(model, num_tokens, None)
+    assert peak <= workspace_bytes(rehearse(model.config, dtype, name), "none", num_tokens, num_tokens) <= 3 * peak
+
+
 def forward(model: PreTrainedModel, num_tokens: int, cache: Any) -> None:
     with torch.inference_mode():
         ids = torch.tensor([random_ids(num_tokens)])

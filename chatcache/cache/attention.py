@@ -67,8 +67,10 @@ def grouped_attention(
     scaling = head_dim**-0.5 if scaling is None else scaling
     has_one_mask = num_queries == 1 if attention_mask is None else attention_mask.shape[1] == 1
     has_bias = kwargs.get("position_bias") is not None or kwargs.get("softcap") is not None
-    visible = _visible(module, attention_mask, num_queries, key.shape[2])
-    if visible is not None and batch == 1 and not has_bias and not module.training and suits_matrices(query):
+    visible = None
+    if batch == 1 and not has_bias and not module.training and suits_matrices(query):
+        visible = _visible(module, attention_mask, num_queries, key.shape[2])
+    if visible is not None:
         rows = query.view(key.shape[1], num_groups, num_queries, head_dim)
         output = attend_by_matrices(rows, (key, value), visible, scaling)
         return output.view(1, num_heads, num_queries, -1).transpose(1, 2).contiguous(), None
@@ -152,7 +154,7 @@ def _visible(module: Module, mask: Tensor | None, num_queries: int, num_keys: in
     if mask is not None:
         return mask[0, 0] if mask.dtype == torch.bool and mask.shape[:2] == (1, 1) else None
     is_causal = num_queries == num_keys and getattr(module, "is_causal", False)
-    return torch.ones((num_queries, num_keys), dtype=torch.bool).tril() if is_causal else None
+    return torch.ones((num_queries, num_keys), dtype=torch.bool).tril_() if is_causal else None
 
 
 def attend_single_tokens(queries: Tensor, states: Iterable[States], scaling: float) -> Tensor:

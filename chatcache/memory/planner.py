@@ -168,9 +168,10 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
     - stream: c x hidden x (4i + 8), the residual and normed copies, two of them in float32;
     - the larger of: MLP, c x widest projection x 3i; and attention, c x query heads x (key + value) x 2i, plus
       n x query heads (in 16 bits, key heads, where these are as many) x (key + value) x i where keys are copied, plus
-      c x n x query heads x (3i + 4) where all scores are tensors, x i for a block's tokens in 16 bits; and a
+      c x n x query heads x (3i + 4) where all scores are tensors, x 2i for a block's tokens in 16 bits; and a
       recurrent scan, c (in whole scan chunks) x scan width x 24;
-    - the mask, c x n x (2 + i), and the block-wise growth of one layer, n x the larger of its rows;
+    - the mask, c x n x (2 + i), or x 2 where only matrices in 16 bits need one, and the block-wise growth of one layer,
+      n x the larger of its rows;
     - quantized kinds: one layer in full precision, and the chunk in all of them until the forward is over;
     - the logits of the last token with what sampling makes of them.
     In sliding layers n is what the chunk can see. Without a cache the chunk is the whole context. Where full attention
@@ -188,7 +189,7 @@ def workspace_bytes(shape: ModelShape, kind: str, num_tokens: int, chunk_tokens:
         whole_chunks = -(-c // shape.scan_chunk_tokens) * shape.scan_chunk_tokens
         scan = whole_chunks * shape.scan_width * 24
     num_visible = max((_visible_tokens(layer, c, num_tokens) for layer in layers), default=0)
-    mask = c * num_visible * (2 + i) if has_mask else 0
+    mask = c * num_visible * (2 + i if has_mask else 2 if i == 2 else 0)
     largest_layer = max((layer.bytes_per_token for layer in layers), default=0) * num_tokens
     growth = 0 if kind in ("none", "static") else largest_layer // 2
     exact_chunk = c * sum(layer.bytes_per_token for layer in layers)
