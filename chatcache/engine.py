@@ -198,7 +198,7 @@ class TurnRun:
         """A forward succeeded, and the tokens in `chosen` follow."""
         held = self._held
         assert held.acquired is not None
-        self._relief.forget_failures()
+        self._relief.note_success()
         if self._account.num_sampled_tokens == 0:
             self._tell_prefill(held.acquired)
             is_due = piece.stop // SAVE_EVERY_TOKENS > piece.start // SAVE_EVERY_TOKENS

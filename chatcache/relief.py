@@ -35,7 +35,7 @@ class Relief:
         self._emit = emit
         self._has_retried = False
 
-    def forget_failures(self) -> None:
+    def note_success(self) -> None:
         """A forward succeeded: the turn has room, and what fails next is another shortage."""
         self._has_retried = False
         self._live.turns.go_on(self._key)

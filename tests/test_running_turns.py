@@ -100,7 +100,7 @@ def test_whoever_computes_again_lacks_no_room_any_more() -> None:
     live.turns.restore(SECOND)
     live.turns.make_way(FIRST)
     assert live.turns.may_wait_for_disk(SECOND)
-    Relief(live, FIRST, torch.device("cpu"), lambda _event: None).forget_failures()
+    Relief(live, FIRST, torch.device("cpu"), lambda _event: None).note_success()
     assert not live.turns.may_wait_for_disk(SECOND)
 
 
