@@ -116,6 +116,7 @@ print("stopped")
 """
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_just_as_the_process_begins_to_wait_is_heard() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", STOPPED_AS_IT_BEGINS_TO_WAIT],
