@@ -18,6 +18,7 @@ from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.errors import ServiceClosedError
 from chatcache.events import CacheEvent, Phase, Reply, StatusEvent
 from chatcache.loader import LoadedModel
+from chatcache.prefetches import IsWanted, Prefetches
 from chatcache.restore import Restore
 from chatcache.session_key import SessionKey
 from chatcache.stats import FinishReason, MissReason, Reuse, Sampling
@@ -225,16 +226,19 @@ def test_a_prefetch_ends_when_nobody_wants_it_and_goes_on_when_somebody_does_aga
 def test_a_prefetch_goes_on_until_the_last_one_who_wants_it_has_left(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, first_left, second_is_there = SlowDisk(monkeypatch), threading.Event(), threading.Event()
+    disk, first_left, both_want_it = SlowDisk(monkeypatch), threading.Event(), threading.Event()
+    join = Prefetches.join
 
-    def second_wants_it() -> bool:
-        second_is_there.set()
-        return True
+    def joined(prefetches: Prefetches, key: SessionKey, is_wanted: IsWanted) -> bool:
+        is_under_way = join(prefetches, key, is_wanted)
+        both_want_it.set()
+        return is_under_way
 
     with open_service(tiny_llama, tmp_path) as service, ThreadPoolExecutor(2) as pool:
         first = prefetched_in_part(service, stored_chat, pool, disk, lambda: not first_left.is_set())
-        second = pool.submit(service.prefetch, stored_chat, second_wants_it)
-        assert second_is_there.wait(TIMEOUT_S)
+        monkeypatch.setattr(Prefetches, "join", joined)
+        second = pool.submit(service.prefetch, stored_chat)
+        assert both_want_it.wait(TIMEOUT_S)
         first_left.set()
         disk.allow_all()
         num_fed = service.context_use(stored_chat).num_fed_tokens
