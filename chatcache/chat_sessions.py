@@ -114,7 +114,19 @@ class ChatSessions(ChatCaches):
                 raise SessionBusyError(
                     "This reply is still being written. Stop it or wait, then fork.", Reason.BUSY_TO_FORK
                 )
-            return self._store.fork(self._owner, message.id)
+            fork = self._store.fork(self._owner, message.id)
+            self._hold_stored(fork)
+            return fork
+
+    def _hold_stored(self, fork: ChatSession) -> None:
+        """What is stored of a fork's beginning stays for its first turn, whatever becomes of the chat it is from."""
+        runtime = self._runtime
+        form = self._starter.cache_form(fork)
+        if runtime.loading.made is None or not form.is_saved:
+            return
+        with contextlib.suppress(InvalidInputError):  # a template that refuses the branch: the next turn says so
+            ids = self._starter.fed_ids(fork, self._store.branch(self._owner, fork.id))
+            runtime.call(lambda parts: parts.persistence.hold_stored(self._key(fork.id), form.kind, ids))
 
     def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:
         """A chat as text: JSON with the whole tree, settings, times and ids; Markdown with the current branch.

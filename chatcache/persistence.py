@@ -208,6 +208,12 @@ class Persistence:
             self._writer.submit(self._write, pending)
         return problem is None
 
+    def hold_stored(self, key: SessionKey, kind: str, token_ids: Sequence[int]) -> None:
+        """Let the session, which has saved nothing yet, hold what is stored of a beginning of `token_ids` for caches of
+        this kind, after what is on its way there, in segments that hold nothing else."""
+        if self._forms.learn(kind) is not None:
+            self._writer.submit(self._hold_stored, key, StoredForm(kind), tuple(token_ids))
+
     def num_saved(self, key: SessionKey, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
         """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there, in segments
         that hold nothing else."""
@@ -269,6 +275,14 @@ class Persistence:
             if part.has_state and end in pending.forgotten and end < len(pending.ids):
                 self._store.drop_state(part.key)
         return refused
+
+    def _hold_stored(self, key: SessionKey, form: StoredForm, ids: tuple[int, ...]) -> None:
+        namespace = self._forms.namespace(key.owner, form)
+        try:
+            if parent := _parent(self._store.lookup(namespace, ids, at_end=True)):
+                self._store.save(namespace, key.session_id, parent, ())
+        except StoreError:
+            logger.exception("What is stored for a chat could not be held; its next turn saves what is gone by then")
 
     def _let_go(self, key: SessionKey) -> None:
         with self._lock:

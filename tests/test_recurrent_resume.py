@@ -116,18 +116,24 @@ def test_what_is_stored_grows_evenly_over_thirty_turns_and_all_of_it_is_reused(
         assert service.prefetch(session.id) == num_held
 
 
-@pytest.mark.parametrize("is_fork", [False, True], ids=["chat", "fork"])
+@pytest.mark.parametrize("who", ["chat", "fork", "fork of an older version"])
 def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_later_one_is_there(
-    is_fork: bool, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    who: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork from the middle ends at a state that was dropped, too: it is computed again from its beginning."""
+    """A fork from the middle holds the state at its end. One that an older version made does not, and is computed again
+    from its beginning where that state was dropped."""
     loaded = loaded_as("lfm2", tiny_llama)
     with open_service(loaded, tmp_path) as service:
+        if who == "fork of an older version":
+            monkeypatch.setattr(service, "_hold_stored", lambda _fork: None)
         session_id = talk(service, 3)
         states = stored(service, FileKind.STATE)
-        fork_id = service.fork(service.messages(session_id)[3].id).id
+        if who != "chat":
+            session_id = service.fork(service.messages(session_id)[3].id).id
+        num_fed = service.context_use(session_id).num_fed_tokens
     assert len(states) > 3
-    disk, session_id = SlowDisk(monkeypatch), fork_id if is_fork else session_id
+    num_held = 0 if who == "fork of an older version" else max(state for state in states if state < num_fed)
+    disk = SlowDisk(monkeypatch)
     with open_service(loaded, tmp_path) as service:
         turn = service.send(session_id, "Go on.", GREEDY)
         disk.wait_until_asked()
@@ -136,11 +142,11 @@ def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_la
             segments.drop_state(segments._folder.key(name))
         disk.allow_all()
         reply = turn.result(TIMEOUT_S)
-        assert reply.stats.num_cached_tokens == (0 if is_fork else max(states))
+        assert reply.stats.num_cached_tokens == num_held
         assert reply.stats.fallbacks == ()
         assert service.cache_report(session_id).problem is None
     with open_service(loaded, tmp_path / "fresh", cache="none") as service:
-        other = talk(service, 2 if is_fork else 3)
+        other = talk(service, 3 if who == "chat" else 2)
         assert send(service, other, "Go on.").message.token_ids == reply.message.token_ids
 
 

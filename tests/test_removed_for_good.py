@@ -163,6 +163,24 @@ def test_nothing_that_it_had_alone_stays_and_the_other_chat_resumes_as_before(
     assert sum(forwarded) == resumed.stats.num_computed_tokens + resumed.stats.num_completion_tokens - 1
 
 
+@pytest.mark.parametrize("kind", ["auto", "quantized-int8"])
+def test_a_fork_without_a_turn_of_its_own_keeps_what_is_stored_of_it_and_no_more(
+    kind: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path, cache=kind) as service:
+        removed = begun(service, OTHER)
+        num_held = service.cache_report(removed).num_tokens
+        send(service, removed, SECRET)
+        kept = service.fork(service.messages(removed)[1].id).id
+        own, others = fed_ids(service, removed), fed_ids(service, kept)
+        remove(service, removed)
+        assert num_seen(tmp_path, own, others) == 0
+    with open_service(tiny_llama, tmp_path, cache=kind) as service:
+        assert send(service, kept, "Thank you").stats.num_cached_tokens == num_held
+        service.drop_cache(kept)
+    assert stored_runs(tmp_path) == []
+
+
 @pytest.mark.parametrize("is_old", [False, True], ids=["", "an older version began"])
 def test_chats_with_one_system_prompt_share_all_that_they_begin_with(
     is_old: bool, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
