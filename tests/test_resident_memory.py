@@ -44,7 +44,7 @@ def test_a_hundred_chats_stay_within_the_budget_and_leave_nothing_when_they_are_
     wide_model: Path, tmp_path: Path
 ) -> None:
     process = subprocess.run(
-        [sys.executable, str(CHILD), str(wide_model), str(tmp_path), str(BUDGET_BYTES), "120"],
+        [sys.executable, str(CHILD), str(wide_model), str(tmp_path), str(BUDGET_BYTES), "230"],
         capture_output=True,
         text=True,
         timeout=580,
