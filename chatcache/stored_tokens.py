@@ -47,14 +47,16 @@ class StoredTokens:
         codec, namespace = self._forms.codec(form.kind), self._forms.namespace(owner, form)
         pending = self._pending.of(owner, form)  # first: what leaves it meanwhile is stored
         stored = self._store.lookup(namespace, wanted_ids)
-        reader = SegmentReader(self._store, namespace, codec, form.is_converted, stored.num_tokens)
-        yield from reader.pieces(stored.parts, reached, wanted_ids)
-        reached = max(reached, stored.num_tokens)
+        end = max(reached, stored.num_tokens)
+        waiting: list[Piece] = []
         for save in pending:
-            end = save.reach(wanted_ids, reached, needs_state=bool(codec.state_layout))
-            if end > reached:
-                yield Piece(reached, end, partial(_part, codec, save.tokens, reached, end))
-                reached = end
+            begin, end = end, save.reach(wanted_ids, end, needs_state=bool(codec.state_layout))
+            if end > begin:
+                waiting.append(Piece(begin, end, partial(_part, codec, save.tokens, begin, end)))
+        # Where copies lead further than what is stored, the recurrent state at its end is not needed either.
+        reader = SegmentReader(self._store, namespace, codec, form.is_converted, end)
+        yield from reader.pieces(stored.parts, reached, wanted_ids)
+        yield from waiting
 
 
 def _part(codec: SegmentCodec, tokens: TokenRange, begin: int, end: int, _room: Room) -> list[TokenRange]:

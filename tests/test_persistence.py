@@ -18,6 +18,7 @@ import pytest
 import torch
 from databases import open_database
 from sqlalchemy import select
+from tiny_models import tiny_model, with_model
 
 from chatcache import cache_problems, writer_pace
 from chatcache import persistence as persistence_module
@@ -35,6 +36,7 @@ from storage.chat_store import ChatStore
 from storage.database import Database
 from storage.models import unpack_token_ids
 from storage.segment_files import SegmentFolder
+from storage.segment_format import FileKind
 from storage.segment_models import SegmentRow
 from storage.segment_save import ParentSegment
 from storage.segment_store import SegmentStore
@@ -523,6 +525,32 @@ def test_a_damaged_segment_ends_the_restore_before_it_and_is_told_until_the_next
     assert bench.restored(session, A).num_tokens == len(A)
     assert bench.persistence.problem(mine(session)) is None
     bench.check_is_stored(A)
+
+
+def test_a_damaged_state_where_what_is_stored_ends_is_passed_over_while_copies_lead_further(
+    tiny_llama: LoadedModel, tmp_path: Path, gate: Gate
+) -> None:
+    bench = Bench(with_model(tiny_llama, tiny_model("lfm2", 384), name="lfm2"), tmp_path)
+    session = bench.session()
+    cache = bench.filled(A[:100])
+    gate.is_open.set()
+    bench.persistence.save(mine(session), cache)
+    bench.persistence.flush()
+    gate.is_open.clear()
+    for num_tokens in (150, 200):
+        bench.feed(cache, A[cache.num_tokens : num_tokens])
+        bench.persistence.save(mine(session), cache)
+    (path,) = (path for path in (tmp_path / "segments").iterdir() if FileKind.STATE.value in path.name)
+    path.write_bytes(path.read_bytes()[:-1])
+    restored = bench.restored(session, A[:200])
+    assert restored.num_tokens == 200
+    assert_same(restored.export(0, 200), cache.export(0, 200))
+    assert_same(bench.feed(restored, A[200:]).export(0, 300), bench.filled(A).export(0, 300))
+    assert bench.persistence.problem(mine(session)) is None
+    gate.is_open.set()
+    bench.persistence.save(mine(session), restored)
+    bench.check_is_stored(A)
+    bench.close()
 
 
 def test_the_hit_rate_counts_wanted_and_restored_tokens_of_one_owner(bench: Bench) -> None:
