@@ -50,7 +50,8 @@ CANNOT_GUESS = Sentence(
 )
 
 SAVE_EVERY_TOKENS = 256
-"""A long reply is saved while it grows, so that a crash costs at most so much computing."""
+"""A long prompt is saved when it has been read, a long reply while it grows, so that a crash then costs at most so much
+computing."""
 
 
 class TurnRun:
@@ -215,8 +216,6 @@ class TurnRun:
         if num_sampled == 1:
             self._emit(StatusEvent(Phase.DECODE))
         self._feed.ids.append(token_id)
-        if num_sampled % SAVE_EVERY_TOKENS == 0:
-            self._held.save(self._cuts)
         self._say(self._stream.push(token_id))
         if self._stream.stopped:
             return self._end(FinishReason.STOP)
@@ -224,7 +223,21 @@ class TurnRun:
             return self._end(FinishReason.CONTEXT_FULL)
         if num_sampled == self._request.sampling.max_new_tokens:
             return self._end(FinishReason.LENGTH)
+        self._save_if_due(num_sampled)
         return False
+
+    def _save_if_due(self, num_sampled: int) -> None:
+        if num_sampled % SAVE_EVERY_TOKENS == 0:
+            self._held.save(self._cuts)
+        elif num_sampled == 1 and self._num_read_tokens >= SAVE_EVERY_TOKENS:
+            # Another reply to the prompt begins at its last token, and so does what is saved next.
+            self._held.save(self._cuts, self._account.num_prompt_tokens - 1)
+
+    @property
+    def _num_read_tokens(self) -> int:
+        """How many of the prompt's tokens were not in the cache and have been computed."""
+        acquired = self._held.acquired
+        return 0 if acquired is None else self._account.num_fed - acquired.alignment.num_cached_tokens
 
     def _relieve(self, piece: Piece, *, was_allocating: bool) -> bool:
         """Memory is short: the next step tries again with more room, or the turn ends with what exists."""

@@ -230,13 +230,14 @@ class LiveCaches:
 
     # ------------------------------------------------------------------- disk
 
-    def save(self, key: SessionKey, cuts: Sequence[int] = ()) -> bool:
-        """Have what the cache holds written to disk in the background; stored runs end at `cuts`.
+    def save(self, key: SessionKey, cuts: Sequence[int] = (), num_tokens: int | None = None) -> bool:
+        """Have what the cache holds of its first `num_tokens` tokens (default: all) written to disk in the background;
+        stored runs end at `cuts`.
 
         While a turn has it, only what has its lasting form. False where not all of it will be on disk: also where there
         is no memory for a copy.
         """
-        return key in self.caches and self._saves.save(self._saving(key), cuts)
+        return key in self.caches and self._saves.save(self._saving(key, num_tokens), cuts)
 
     def save_at_last(self, key: SessionKey) -> bool:
         """Like `save`, but a piece at a time where there is no memory to copy all, and where the disk is behind it is
@@ -253,7 +254,8 @@ class LiveCaches:
         """Whether the last save of the session's cache did not go to its end."""
         return self._saves.is_behind(key)
 
-    def _saving(self, key: SessionKey) -> Saving:
+    def _saving(self, key: SessionKey, num_tokens: int | None = None) -> Saving:
         cache, form = self.caches[key], self.forms[key]
-        num_tokens = cache.num_settled_tokens if key in self.turns else cache.num_tokens
+        num_lasting = cache.num_settled_tokens if key in self.turns else cache.num_tokens
+        num_tokens = num_lasting if num_tokens is None else min(num_tokens, num_lasting)
         return Saving(key, cache, num_tokens, form.kind, form.is_saved and key not in self.leaving)

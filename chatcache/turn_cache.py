@@ -99,9 +99,10 @@ class TurnCache:
         """Whether it may grow to `num_tokens` tokens; the room is reserved then."""
         return self._pool.live.reserve(self._key, num_tokens)
 
-    def save(self, cuts: Sequence[int]) -> None:
-        """Have what it holds in its lasting form written in the background; stored runs end at `cuts`."""
-        self._pool.live.save(self._key, cuts)
+    def save(self, cuts: Sequence[int], num_tokens: int | None = None) -> None:
+        """Have what it holds in its lasting form of its first `num_tokens` tokens (default: all) written in the
+        background; stored runs end at `cuts`."""
+        self._pool.live.save(self._key, cuts, num_tokens)
 
     def save_at_last(self) -> None:
         """Have it written now, waiting for the disk where need be: it forgets what a later save would ask for."""

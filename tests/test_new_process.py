@@ -9,6 +9,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -265,24 +266,64 @@ def reply_at_length(folder: str, data_dir: str) -> None:
     turn.result()
 
 
-def test_a_process_killed_in_a_long_reply_loses_the_computing_of_its_last_part_only(
-    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    folder, data_dir = tmp_path / "model", tmp_path / "data"
-    tiny_model("llama-gqa", len(tiny_tokenizer)).save_pretrained(folder)
-    tiny_tokenizer.save_pretrained(folder)
+def killed_in(begin: str, folder: Path, data_dir: Path) -> str:
+    """The session of which `begin`, in a process of its own that is killed then, has spoken."""
     script = CHILD[: CHILD.index("from test_new_process")]
-    script += f"from test_new_process import reply_at_length\nreply_at_length({str(folder)!r}, {str(data_dir)!r})"
+    script += f"from test_new_process import {begin}\n{begin}({str(folder)!r}, {str(data_dir)!r})"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(ROOT)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as child:
         assert child.stdout is not None
         session_id = child.stdout.readline().strip()
         child.kill()
+    return session_id
+
+
+def test_a_process_killed_in_a_long_reply_loses_the_computing_of_its_last_part_only(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    folder, data_dir = tmp_path / "model", tmp_path / "data"
+    tiny_model("llama-gqa", len(tiny_tokenizer)).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    session_id = killed_in("reply_at_length", folder, data_dir)
     with open_service(load_model(config_of(str(folder), str(data_dir))), data_dir) as service:
         more = service.continue_reply(session_id, GREEDY).result(TIMEOUT_S)
         assert more.stats.num_cached_tokens >= min(more.stats.num_prompt_tokens - 1, 2 * SAVE_EVERY_TOKENS)
         assert more.stats.reuse[0].source == "disk"
+
+
+def long_prompt(folder: str, data_dir: str) -> None:
+    """In a process that is to be killed: read a long prompt, and stand still at the fourth token of its reply."""
+    service = ChatService.open(config_of(folder, data_dir))
+    session = service.create_session()
+    num_single = 0
+
+    def stand_still(_module: object, args: tuple[torch.Tensor, ...], _output: object) -> None:
+        nonlocal num_single
+        num_single += args[0].numel() == 1
+        if num_single == 4:
+            runtime_of(service).persistence.flush()
+            sys.stdout.write(f"{session.id}\n")
+            sys.stdout.flush()
+            threading.Event().wait()
+
+    runtime_of(service).parts.loaded.model.get_input_embeddings().register_forward_hook(stand_still)
+    service.send(session.id, "word " * 2 * SAVE_EVERY_TOKENS, LONGER).result()
+
+
+@pytest.mark.parametrize("architecture", ["llama-gqa", RECURRENT[0], SLIDING[0]])
+def test_a_process_killed_after_it_has_read_a_long_prompt_need_not_read_it_again(
+    architecture: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    folder, data_dir = tmp_path / "model", tmp_path / "data"
+    tiny_model(architecture, len(tiny_tokenizer)).save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    session_id = killed_in("long_prompt", folder, data_dir)
+    loaded = load_model(config_of(str(folder), str(data_dir)))
+    with open_service(loaded, data_dir) as service, counted_forwards(loaded) as counts:
+        again = service.regenerate(session_id, sampling=GREEDY).result(TIMEOUT_S)
+        assert counts == [1] * GREEDY.max_new_tokens
+        assert again.stats.reuse[0].source == "disk"
 
 
 def test_keys_do_not_depend_on_the_process() -> None:
