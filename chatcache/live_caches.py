@@ -31,14 +31,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """How many idle caches left memory, and how many of them are not on disk to their end: what is not is computed
-    again when their chats go on."""
+    """How many idle caches left memory for the disk, and how many of them are not there to their end: what is not is
+    computed again when their chats go on. `num_ahead_sessions`: how many more left that no turn had used. These are
+    not written; what they held is where it came from."""
 
     num_sessions: int = 0
     num_unsaved_sessions: int = 0
+    num_ahead_sessions: int = 0
 
     def __add__(self, other: Spilled) -> Spilled:
-        return Spilled(self.num_sessions + other.num_sessions, self.num_unsaved_sessions + other.num_unsaved_sessions)
+        return Spilled(
+            self.num_sessions + other.num_sessions,
+            self.num_unsaved_sessions + other.num_unsaved_sessions,
+            self.num_ahead_sessions + other.num_ahead_sessions,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,19 +220,21 @@ class LiveCaches:
         return choose_spills(self.budget, key, self._need(key, num_tokens), self.idle(key))
 
     def _spill(self, keys: Sequence[SessionKey]) -> Spilled:
-        num_unsaved = 0
+        spilled = Spilled()
         for key in keys:
             if (restore := self.filling.pop(key, None)) is not None:
                 restore.end()
-            if key not in self.ahead and not self.save_at_last(key):
-                num_unsaved += 1
+            if key in self.ahead:
+                spilled += Spilled(num_ahead_sessions=1)
+            else:
+                spilled += Spilled(1, 0 if self.save_at_last(key) else 1)
             # Emptied, not only forgotten: a turn may still know the value.
             self.caches[key].crop_to(0)
             self.remove(key)
         if keys:
             return_to_system()
-            logger.info("Memory: %d idle caches left memory, %d of them not saved to the end", len(keys), num_unsaved)
-        return Spilled(len(keys), num_unsaved)
+            logger.info("Memory: idle caches left memory: %s", spilled)
+        return spilled
 
     # ------------------------------------------------------------------- disk
 

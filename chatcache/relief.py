@@ -44,6 +44,10 @@ class Relief:
         """Say which caches had to leave, if any."""
         if spilled.num_sessions:
             self._tell(Step.SPILL, token_index, _spilled_sentence(spilled))
+        if num := spilled.num_ahead_sessions:
+            chats = "message of an idle chat" if num == 1 else f"messages of {num} idle chats"
+            what = f"what lay ready for the next {chats} left memory."
+            self._tell(Step.SPILL, token_index, Sentence(what, Told.SPILLED_AHEAD, num_chats=num))
 
     def tell_shortened(self, token_index: int) -> None:
         """Say that the turn's cache was shortened."""
@@ -122,7 +126,7 @@ class Relief:
         free_unused_memory(self._device)
         spilled = self._live.spill(self._key, None)
         self.tell_spilled(spilled, cache.num_tokens)
-        if not spilled.num_sessions:
+        if spilled == Spilled():
             what = "what lay unused was freed and restoring goes on."
             self._tell(Step.RETRY, cache.num_tokens, Sentence(what, Told.RESTORE_RETRIED))
         return True

@@ -45,6 +45,8 @@ class Told(StrEnum):
     """[num_chats]"""
     SPILLED_PARTLY = "spilled-partly"
     """[num_chats, num_unsaved]"""
+    SPILLED_AHEAD = "spilled-ahead"
+    """[num_chats]"""
     SHORTENED = "shortened"
     WAITS = "waits"
     RETRIED = "retried"

@@ -136,7 +136,9 @@ def test_a_prefetch_gives_way_to_a_turn_of_another_chat_that_needs_the_memory(
         disk.allow_all()
         stats = turn.result(TIMEOUT_S).stats
         assert (stats.finish_reason, stats.cache_kind) == (FinishReason.LENGTH, "dynamic")
-        assert [e.kind for e in turn.events() if isinstance(e, CacheEvent) and e.kind != "restored"] == ["spill"]
+        told = [e for e in turn.events() if isinstance(e, CacheEvent) and e.kind != "restored"]
+        assert [event.kind for event in told] == ["spill"]
+        assert "what lay ready for the next message of an idle chat left memory." in told[0].message
         budget.limit_bytes = unlimited
         back = send(service, stored_chat, "Three").stats
         assert back.miss_reason is None
@@ -312,6 +314,26 @@ def test_what_was_copied_ahead_from_another_chat_and_never_used_is_not_written_w
         assert not service.cache_report(fork.id).is_live
         runtime.persistence.flush()
         assert runtime.segments.report(LOCAL_OWNER) == stored
+
+
+def test_what_leaves_memory_is_told_as_moved_to_disk_only_where_it_was(tiny_llama: LoadedModel, tmp_path: Path) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        origin, other = service.create_session(), service.create_session()
+        send(service, origin.id, "Hello")
+        forks = [service.fork(service.messages(origin.id)[-1].id) for _ in range(2)]
+        send(service, origin.id, "And on")
+        assert all(service.prefetch(fork.id) > 0 for fork in forks)
+        budget = runtime_of(service).parts.pool.budget
+        runtime_of(service).persistence.flush()
+        budget.limit_bytes = budget.reserved_bytes // 2
+        turn = service.send(other.id, "Something else " + "word " * 150, GREEDY)
+        turn.result(TIMEOUT_S)
+        told = [event.message for event in turn.events() if isinstance(event, CacheEvent) and event.kind == "spill"]
+        assert not any(service.cache_report(chat.id).is_live for chat in (origin, *forks))
+    assert [sentence.split(": ")[1] for sentence in told] == [
+        "the cache of an idle chat was moved to disk.",
+        "what lay ready for the next messages of 2 idle chats left memory.",
+    ]
 
 
 def test_caches_dropped_while_one_is_restored_are_no_failure(
