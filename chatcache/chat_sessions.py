@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from chatcache.chat_caches import ChatCaches
 from chatcache.chat_settings import checked_settings, problems_of
-from chatcache.errors import InvalidInputError, Reason, SessionBusyError
+from chatcache.errors import ChatCacheError, InvalidInputError, Reason, SessionBusyError
 from chatcache.imported_chat import admit
 from chatcache.stats import Sampling, checked_sampling
 from chatcache.store_errors import translated_store_errors
@@ -119,14 +119,21 @@ class ChatSessions(ChatCaches):
             return fork
 
     def _hold_stored(self, fork: ChatSession) -> None:
-        """What is stored of a fork's beginning stays for its first turn, whatever becomes of the chat it is from."""
-        runtime = self._runtime
+        """What is stored of a fork's beginning stays for its first turn, whatever becomes of the chat it is from, from
+        when the model is there."""
         form = self._starter.cache_form(fork)
-        if runtime.loading.made is None or not form.is_saved:
+        if not form.is_saved:
             return
-        with contextlib.suppress(InvalidInputError):  # a template that refuses the branch: the next turn says so
-            ids = self._starter.fed_ids(fork, self._store.branch(self._owner, fork.id))
-            runtime.call(lambda parts: parts.persistence.hold_stored(self._key(fork.id), form.kind, ids))
+
+        def hold(failure: BaseException | None) -> None:
+            # What cannot be had by now (the fork is gone, its template refuses it) the next turn says, if there is one.
+            with contextlib.suppress(ChatCacheError), self._exclusive(fork.id, deleted=True) as session:
+                if failure is None and session.tip_id == fork.tip_id:  # else a turn holds, or will hold, more
+                    ids = self._starter.fed_ids(session, self._store.branch(self._owner, session.id))
+                    key = self._key(session.id)
+                    self._runtime.call(lambda parts: parts.persistence.hold_stored(key, form.kind, ids))
+
+        self._runtime.loading.when_over(hold)
 
     def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:
         """A chat as text: JSON with the whole tree, settings, times and ids; Markdown with the current branch.

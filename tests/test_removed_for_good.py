@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from services import GREEDY, counted_forwards, open_service, runtime_of
+from services import GREEDY, HeldWeights, counted_forwards, loading_service, open_service, runtime_of
 
 from chatcache.cache_saving import CacheSaving
-from chatcache.chat import ChatService
+from chatcache.chat import LOCAL_OWNER, ChatService
 from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from chatcache.prefix import common_length
@@ -176,6 +177,27 @@ def test_a_fork_without_a_turn_of_its_own_keeps_what_is_stored_of_it_and_no_more
         remove(service, removed)
         assert num_seen(tmp_path, own, others) == 0
     with open_service(tiny_llama, tmp_path, cache=kind) as service:
+        assert send(service, kept, "Thank you").stats.num_cached_tokens == num_held
+        service.drop_cache(kept)
+    assert stored_runs(tmp_path) == []
+
+
+def test_a_fork_made_before_the_model_is_there_holds_what_is_stored_of_it_from_then_on(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        removed = begun(service, OTHER)
+        num_held = service.cache_report(removed).num_tokens
+    weights = HeldWeights(tiny_llama)
+    with loading_service(weights, tmp_path) as service:
+        kept, gone = (service.fork(service.messages(removed)[1].id).id for _ in range(2))
+        remove(service, gone)
+        weights.arrive()
+        until_s = time.monotonic() + TIMEOUT_S
+        while kept not in runtime_of(service).segments.report(LOCAL_OWNER).session_bytes:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        remove(service, removed)
         assert send(service, kept, "Thank you").stats.num_cached_tokens == num_held
         service.drop_cache(kept)
     assert stored_runs(tmp_path) == []
