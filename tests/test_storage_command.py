@@ -6,13 +6,15 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage import segment_check
-from storage.__main__ import main
+from storage.__main__ import RUNNING, main
 from storage.chat_store import ChatStore
 from storage.data_dir import lock_data_dir
 from storage.database import DATABASE_NAME, Database
@@ -146,6 +148,58 @@ def test_what_a_running_server_removes_meanwhile_is_no_damage(
         monkeypatch.setattr(segment_check, "check_file", release_first)
         status, output = run(capsys, "verify", "--json", "--data-dir", str(data_dir))
     assert (status, json.loads(output)["damage"]) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_second_process_that_looks_after_a_folder_in_which_a_server_writes_all_the_while_finds_and_harms_nothing(
+    tmp_path: Path,
+) -> None:
+    size, is_over = 4096, threading.Event()
+    with Database.open(tmp_path) as database, ThreadPoolExecutor(1) as pool:
+        store = SegmentStore(database, 60 * size)
+        namespace = store.namespace("me", {}, LAYOUT)
+        ids = tuple(range(size // 32))
+
+        def chain(first: int) -> list[NewSegment]:
+            step, buffers = len(ids), {"keys": bytes([first % 256]) * size}
+            return [NewSegment(n * step, [first, *ids[1:]], buffers) for n in range(4)]
+
+        kept = new_session(database, "Kept")
+        store.save(namespace, kept, None, chain(0))
+        store.protect(kept)
+
+        def write() -> int:
+            """Saves at the quota, every third of which is removed again, and saved anew under the same names."""
+            number = 0
+            while not is_over.is_set():
+                number += 1
+                session = new_session(database, f"Chat {number}")
+                assert store.save(namespace, session, None, chain(number)).refused is None
+                if number % 3 == 0:
+                    store.release("me", {session})
+                    assert store.save(namespace, session, None, chain(number)).refused is None
+            return number
+
+        def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+            asked = [sys.executable, "-m", "storage", *arguments, "--data-dir", str(tmp_path)]
+            return subprocess.run(asked, capture_output=True, text=True, timeout=120)
+
+        written = pool.submit(write)
+        try:
+            for _ in range(4):
+                verified, swept, counted = command("verify", "--json"), command("sweep"), command("stats", "--json")
+                assert (verified.returncode, json.loads(verified.stdout)["damage"]) == (0, []), verified
+                assert (swept.returncode, "Another chatcache" in swept.stderr) == (2, True), swept
+                assert (counted.returncode, json.loads(counted.stdout)["set_aside_bytes"]) == (0, 0), counted
+                assert verified.stderr.splitlines() == counted.stderr.splitlines() == [RUNNING]
+        finally:
+            is_over.set()
+        assert written.result(60) > 60 // 4, "what was saved first had to leave"
+        assert store.verify("me", lambda *_: None).damage == ()
+        assert store.lookup(namespace, [0, *ids[1:]] * 4).num_tokens == 4 * len(ids)
+    assert command("sweep").returncode == 0
+    swept_again = json.loads(command("sweep", "--json").stdout)
+    assert (swept_again["num_orphans"], swept_again["num_damaged"], swept_again["num_unreachable"]) == (0, 0, 0)
 
 
 def test_a_folder_that_is_not_there_or_holds_no_database_of_ours_is_told_with_status_2(
