@@ -191,9 +191,13 @@ class TurnRun:
         self._tell_prefill(acquired)
 
     def _tell_prefill(self, acquired: Acquired) -> None:
-        num_cached, account = acquired.alignment.num_cached_tokens, self._account
-        num_read, num_to_read = account.num_fed - num_cached, account.num_prompt_tokens - num_cached
-        self._emit(StatusEvent(Phase.PREFILL, num_read, num_to_read, num_cached))
+        num_cached = acquired.alignment.num_cached_tokens
+        num_to_read = self._account.num_prompt_tokens - num_cached
+        self._emit(StatusEvent(Phase.PREFILL, self._num_read_tokens(acquired), num_to_read, num_cached))
+
+    def _num_read_tokens(self, acquired: Acquired) -> int:
+        """How many of the prompt's tokens were not in the cache and have been computed."""
+        return self._account.num_fed - acquired.alignment.num_cached_tokens
 
     def _go_on(self, piece: Piece, chosen: Sequence[int]) -> bool:
         """A forward succeeded, and the tokens in `chosen` follow."""
@@ -227,17 +231,13 @@ class TurnRun:
         return False
 
     def _save_if_due(self, num_sampled: int) -> None:
+        held = self._held
+        assert held.acquired is not None
         if num_sampled % SAVE_EVERY_TOKENS == 0:
-            self._held.save(self._cuts)
-        elif num_sampled == 1 and self._num_read_tokens >= SAVE_EVERY_TOKENS:
+            held.save(self._cuts)
+        elif num_sampled == 1 and self._num_read_tokens(held.acquired) >= SAVE_EVERY_TOKENS:
             # Another reply to the prompt begins at its last token, and so does what is saved next.
-            self._held.save(self._cuts, self._account.num_prompt_tokens - 1)
-
-    @property
-    def _num_read_tokens(self) -> int:
-        """How many of the prompt's tokens were not in the cache and have been computed."""
-        acquired = self._held.acquired
-        return 0 if acquired is None else self._account.num_fed - acquired.alignment.num_cached_tokens
+            held.save(self._cuts, self._account.num_prompt_tokens - 1)
 
     def _relieve(self, piece: Piece, *, was_allocating: bool) -> bool:
         """Memory is short: the next step tries again with more room, or the turn ends with what exists."""
