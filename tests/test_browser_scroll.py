@@ -105,7 +105,7 @@ def test_a_reply_that_is_written_anew_further_up_is_followed_and_the_page_says_w
     expect(replies(page)).to_have_count(len(QUESTIONS))
     scroll_to_start(page)
     button(page, texts.REGENERATE_THIS).first.click()
-    expect(page.get_by_text("2 of 2")).to_be_visible()
+    expect(replies(page).get_by_text("2 of 2")).to_be_visible()
     expect(button(page, texts.REGENERATE)).to_be_in_viewport()
     expect(page.locator("#notice [role=status]")).to_have_text(texts.REGENERATED_FURTHER_UP)
     button(page, "Previous reply").click()

@@ -143,6 +143,53 @@ def test_what_was_asked_first_and_is_answered_last_does_not_lead_away_from_where
     assert session_in_address(page) == site.service.sessions()[0].id
 
 
+HOLD_WHAT_COMES = """
+(() => {
+  const send = window.fetch;
+  const waiting = [];
+  Object.assign(window, { isHolding: false, held: "" });
+  window.letCome = () => {
+    window.isHolding = false;
+    waiting.splice(0).forEach((come) => come());
+  };
+  window.fetch = async (address, options) => {
+    const answer = await send(address, options);
+    if (!(address.url ?? "").includes("/queue/data")) return answer;
+    const decoder = new TextDecoder();
+    const held = new TransformStream({
+      transform(chunk, stream) {
+        if (!window.isHolding) return stream.enqueue(chunk);
+        window.held += decoder.decode(chunk);
+        waiting.push(() => stream.enqueue(chunk));
+      },
+    });
+    return new Response(answer.body.pipeThrough(held), answer);
+  };
+})();
+"""
+"""What the server says is held back, when asked to, and then comes all at once, as to a machine with too much to do."""
+
+LOOKS_AT_THE_SECOND_PLACE = "((sent) => sent.length > 3 && JSON.parse(sent[0])?.visit === 2)"
+
+
+def test_what_is_painted_of_where_the_tab_was_does_not_stay_where_it_is(page: Page, site: Site) -> None:
+    page.add_init_script(HOLD_WHAT_COMES)
+    page.add_init_script(HOLD_BACK % LOOKS_AT_THE_SECOND_PLACE)
+    session_id = open_chat(page, site, SHORT, "Somewhere else by now.")
+    button(page, "New chat").click()
+    page.wait_for_function("() => window.letGo !== undefined")
+    page.evaluate("() => { window.isHolding = true; }")
+    for title in ("First of two", "Second of two"):
+        site.service.update_session(session_id, title=title)
+        page.wait_for_function("(title) => window.held.includes(title)", arg=title)
+    page.evaluate("() => window.letGo()")
+    page.wait_for_function("() => window.held.includes('New chat')")
+    page.evaluate("() => window.letCome()")
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    page.wait_for_timeout(1000)  # whatever else was said has come
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+
+
 # ----------------------------------------------------------------- two windows
 
 

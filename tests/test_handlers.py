@@ -341,12 +341,13 @@ def test_whoever_comes_back_before_the_follower_has_gone_is_shown_the_chat(servi
         await anext(first)
         await follower.leave(TAB)
         second = follower.resume(place, TAB)
-        painted, _ = await asyncio.gather(anext(second), all_of(first))
+        painted, nothing = await asyncio.gather(anext(first), all_of(second))
         await follower.leave(TAB)
-        await all_of(second)
+        await all_of(first)
+        assert all(update.keys() == {page.notice} for update in nothing)
         return painted
 
-    assert page.transcript in asyncio.run(left_and_back())
+    assert page.transcript in asyncio.run(asyncio.wait_for(left_and_back(), 20))
 
 
 def test_who_asks_late_to_follow_where_the_tab_was_does_not_end_the_follower_of_where_it_is(
@@ -381,13 +382,56 @@ def test_a_follower_that_is_not_where_the_tab_is_goes_there_when_the_page_asks_f
         stale = follower.follow(new_chat.to_json(), TAB)
         await anext(stale)
         resumed = follower.resume(there.to_json(), TAB)
-        painted, _ = await asyncio.gather(anext(resumed), all_of(stale))
+        painted, nothing = await asyncio.gather(anext(stale), all_of(resumed))
         await follower.leave(TAB)
-        await all_of(resumed)
+        await all_of(stale)
+        assert all(update.keys() == {page.notice} for update in nothing)
         return painted
 
     painted = asyncio.run(asyncio.wait_for(led_there(), 20))
     assert Seen.from_json(painted[page.seen]).session_id == there.session_id
+
+
+def test_where_the_tabs_follower_does_not_answer_another_one_takes_its_place(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "CHANGE_TIMEOUT_S", 0.05)
+    place = Place().at(None)
+
+    async def taken_over() -> tuple[Updates, list[Updates]]:
+        follower = Follower(service, page, texts)
+        unheard = follower.follow(place.to_json(), TAB)
+        await anext(unheard)
+        following = follower.follow(place.at(None).to_json(), TAB)
+        painted = await anext(following)
+        late = await all_of(unheard)
+        await follower.leave(TAB)
+        await all_of(following)
+        return painted, late
+
+    painted, late = asyncio.run(asyncio.wait_for(taken_over(), 20))
+    assert page.transcript in painted
+    assert not any(page.transcript in update for update in late)
+
+
+def test_of_places_asked_for_at_once_the_tab_is_followed_to_the_last(service: ChatService, page: Page) -> None:
+    places = [Place().at(service.create_session().id)]
+    for _ in range(3):
+        places.append(places[-1].at(service.create_session().id))
+
+    async def led_on() -> Updates:
+        follower = Follower(service, page, texts)
+        following = follower.follow(places[0].to_json(), TAB)
+        await anext(following)
+        asked = [all_of(follower.follow(place.to_json(), TAB)) for place in (places[1], places[3], places[2])]
+        painted, *nothing = await asyncio.gather(anext(following), *asked)
+        await follower.leave(TAB)
+        await all_of(following)
+        assert all(update.keys() == {page.notice} for updates in nothing for update in updates)
+        return painted
+
+    painted = asyncio.run(asyncio.wait_for(led_on(), 20))
+    assert Seen.from_json(painted[page.seen]).session_id == places[3].session_id
 
 
 def fields(session_id: str | None, **typed: Any) -> list[Any]:

@@ -255,10 +255,10 @@ def test_a_chat_that_is_only_passed_by_is_not_read(
     async def passed_by() -> None:
         async with Tab(service, page, session_id) as tab:
             await tab.sees_in("cache", texts.ON_DISK)
-            (watch,) = tab.follower._watches.values()
-            while watch.reading is None:
+            (followed,) = tab.follower._tabs.values()
+            while (reading := followed.watch.reading) is None:
                 await asyncio.sleep(0.01)
-        await watch.reading
+        await reading
         assert asked == []
         monkeypatch.setattr(follow, "READ_AHEAD_AFTER_S", 0)
         async with Tab(service, page, session_id):

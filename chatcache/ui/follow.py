@@ -1,7 +1,8 @@
 """Following a session: what is painted now, and again whenever something changes, for as long as the tab is there.
 
 Generation belongs to the service; this only looks. Every tab runs one follower, so tabs stay in step without knowing of
-each other, and a tab that goes away stops nothing.
+each other, and a tab that goes away stops nothing. The follower goes with its tab from chat to chat, for Gradio's page
+shows in their order the updates of one event, but not those of two.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from chatcache.ui.settings_handlers import stored_mark
 from chatcache.ui.texts import Texts
 from chatcache.ui.transcript import LiveReply, render_transcript, render_welcome
 from chatcache.ui.view import CacheLook, View, load_view, look_at_cache
-from chatcache.ui.watch import Watch, tail
+from chatcache.ui.watch import Tab, Watch, tail
 
 if TYPE_CHECKING:
     from chatcache.chat import ChatService
@@ -57,13 +58,13 @@ class Follower(Handlers):
     def __init__(self, service: ChatService, page: Page, texts: Texts) -> None:
         super().__init__(service, page, texts)
         self._watchers = ThreadPoolExecutor(NUM_WATCHERS, thread_name_prefix="chatcache-ui")
-        self._watches: dict[str, Watch] = {}
+        self._tabs: dict[str, Tab] = {}
 
     async def resume(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
         """Follow again if this tab's follower has ended, or is not where the tab is; else nothing."""
-        watch = self._watches.get(request.session_hash or "")
-        if watch is not None and not watch.is_over and watch.place == Place.from_json(sent_place):
-            watch.hear()
+        tab = self._tabs.get(request.session_hash or "")
+        if tab is not None and not tab.watch.is_over and tab.watch.place == Place.from_json(sent_place):
+            tab.watch.hear()
             yield self.nothing()
             return
         async for updates in self.follow(sent_place, request, *form):
@@ -71,37 +72,32 @@ class Follower(Handlers):
 
     async def leave(self, request: gr.Request) -> None:
         """End this tab's follower: nobody looks, and a browser has only six connections for all its tabs."""
-        if (watch := self._watches.get(request.session_hash or "")) is not None:
-            watch.left.set()
+        if (tab := self._tabs.get(request.session_hash or "")) is not None:
+            tab.watch.leave()
 
     async def follow(self, sent_place: object, request: gr.Request, *form: Any) -> AsyncIterator[Updates]:
-        """Show what is at the place, for as long as the tab stays there. `form`: the settings' fields, which hold what
-        a chat not yet begun would begin with.
+        """Show what is at the place, and then at each place where the tab is, for as long as it is there. `form`: the
+        settings' fields, which hold what a chat not yet begun would begin with.
 
-        The tab's follower before this one is ended first, so that nothing of where the tab was can be painted over
-        where it is. Where that one is further on, this was asked for earlier and overtaken: then it is nothing.
+        Where the tab has a follower already, that one goes to the place, and this is nothing.
         """
-        tab, place = request.session_hash or "", Place.from_json(sent_place)
-        watch, before = Watch(place), self._watches.get(tab)
-        if before is not None and not before.is_over and place.visit < before.place.visit:
+        key, watch = request.session_hash or "", Watch(Place.from_json(sent_place), form)
+        tab = self._tabs.get(key)
+        if tab is not None and await tab.go(watch, 2 * CHANGE_TIMEOUT_S):
             yield self.nothing()
             return
-        self._watches[tab] = watch
+        tab = self._tabs[key] = Tab(watch)
         try:
-            if before is not None:
-                before.left.set()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(before.ended.wait(), 2 * CHANGE_TIMEOUT_S)
-            async for updates in self._look(watch, form):
-                yield updates
-            # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
-            yield self.nothing()
+            async for watch in tab.watches():
+                async for updates in self._look(watch):
+                    yield updates
         finally:
-            watch.ended.set()
-            if self._watches.get(tab) is watch:
-                del self._watches[tab]
+            if self._tabs.get(key) is tab:
+                del self._tabs[key]
+        # Gradio sends the last updates once more when a handler ends, whenever that is: let them be none.
+        yield self.nothing()
 
-    async def _look(self, watch: Watch, form: Sequence[Any]) -> AsyncIterator[Updates]:
+    async def _look(self, watch: Watch) -> AsyncIterator[Updates]:
         """Paint, tail the running turn, wait for the next change, and so on, until the tab leaves.
 
         Where there is no chat it stays as well: something is under way then at every moment. Gradio's server ends the
@@ -111,7 +107,7 @@ class Follower(Handlers):
         Every update names every component it ever named: Gradio sends differences, and its page applies them to values
         it has not shown yet, so what one update sets and the next leaves out can be lost.
         """
-        place = watch.place
+        place, form = watch.place, watch.form
         figures: Updates = {}
         painted: Updates = {}
         look: CacheLook | None = None

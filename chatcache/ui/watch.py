@@ -1,4 +1,5 @@
-"""`Watch`, a tab that looks at a chat for as long as it is there, and `tail`, what it sees of a reply that grows."""
+"""`Tab`, which is followed from one place to the next, `Watch`, its look at one of them, and `tail`, what it sees of a
+reply that grows."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from time import monotonic
+from typing import Any
 
 from chatcache.events import CacheEvent, DoneEvent, Event, StatusEvent, TextEvent
 from chatcache.turn import Turn
@@ -24,19 +26,25 @@ reloaded, closed, or away from the network. Its follower ends, for each takes on
 
 
 class Watch:
-    """One follower's life at `place`: `left` tells it to end, and so does silence; `ended` says that it has. `reading`:
-    of its chat's cache, ahead of a message; None before it begins."""
+    """A tab's look at one `place`. `form`: the settings' fields as they were when it was asked for. `settled`: the
+    tab's follower has begun to look there, or need not. `left` tells it to end, and so does silence. `reading`: of the
+    chat's cache, ahead of a message; None before it begins."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, form: Sequence[Any] = ()) -> None:
         self.place = place
+        self.form = form
         self.left = asyncio.Event()
-        self.ended = asyncio.Event()
+        self.settled = asyncio.Event()
         self.reading: asyncio.Future[None] | None = None
         self.hear()
 
     def hear(self) -> None:
         """The page is there."""
         self._heard_s = monotonic()
+
+    def leave(self) -> None:
+        self.left.set()
+        self.settled.set()
 
     @property
     def is_over(self) -> bool:
@@ -46,6 +54,34 @@ class Watch:
         """Wait, but not longer than the tab stays."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.left.wait(), duration_s)
+
+
+class Tab:
+    """A browser tab that has a follower. `watch`: where it is, by the last that the follower was told."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    async def go(self, watch: Watch, most_s: float) -> bool:
+        """Have the follower look there next; False where it has not begun to in time. Where the tab was further on
+        already, this was asked for earlier and overtaken, and nothing is to be done."""
+        if not self.watch.is_over and watch.place.visit < self.watch.place.visit:
+            return True
+        before, self.watch = self.watch, watch
+        before.leave()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watch.settled.wait(), most_s)
+        if not watch.settled.is_set():
+            self.watch = before
+        return watch.settled.is_set()
+
+    async def watches(self) -> AsyncIterator[Watch]:
+        """One after the other, for the follower; ends when the last one is over and the tab has gone nowhere else."""
+        watch = None
+        while watch is not self.watch:
+            watch = self.watch
+            watch.settled.set()
+            yield watch
 
 
 async def tail(
