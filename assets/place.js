@@ -1,11 +1,5 @@
-// The address follows the place, but not to a chat that the person has travelled past meanwhile, back or forward. A message
-// that it led to is left out of it: where the chat is reloaded, it has gone on.
-const travels = [];
-window.addEventListener("popstate", () => travels.push(window.chatcache.addressed()));
+// The address follows the place. A message that it led to is left out of it: where the chat is reloaded, it has gone on.
 const follow = (session) => {
-  const reached = travels.indexOf(session);
-  travels.splice(0, reached < 0 ? travels.length : reached + 1);
-  if (travels.length) return;
   const url = new URL(window.location.href);
   const isThere = window.chatcache.addressed() === session;
   for (const found of ["message", "word"]) url.searchParams.delete(found);
@@ -13,15 +7,23 @@ const follow = (session) => {
   else url.searchParams.delete("session");
   if (url.href !== window.location.href) window.history[isThere ? "replaceState" : "pushState"](null, "", url);
 };
-// Every move counts one further from where the tab was when it was asked for. One that does not was overtaken by another,
-// which the person asked for later or saw earlier: nothing comes of it.
+// Every move tells how often the person had asked to go elsewhere when it was asked for, and counts one further from where
+// the tab was then. One that falls behind was overtaken by what the person asked for later or saw earlier: nothing comes
+// of it, neither on the page nor in the address, which the buttons Back and Forward have changed already.
 let place = JSON.parse(props.value);
-const isOvertaken = (moved) => moved.visit < place.visit || (moved.visit === place.visit && moved.session !== place.session);
+const isOvertaken = ({ asked, visit, session }) =>
+  asked < place.asked || visit < place.visit || (visit === place.visit && session !== place.session);
+const hold = (held) => {
+  place = held;
+  props.value = JSON.stringify(place);
+};
+window.addEventListener("chatcache-asked", () => hold({ ...place, asked: place.asked + 1 }));
 let arrival = "";
 watch("value", () => {
   const moved = JSON.parse(props.value);
-  if (isOvertaken(moved)) props.value = JSON.stringify(place);
-  else place = moved;
+  if (JSON.stringify(moved) === JSON.stringify(place)) return;
+  if (isOvertaken(moved)) return hold(place);
+  place = moved;
   const { session, visit, temporary, message } = place;
   window.dispatchEvent(new CustomEvent("chatcache-place", { detail: { session: session ?? "", temporary, message } }));
   follow(session ?? "");

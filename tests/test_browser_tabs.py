@@ -121,6 +121,80 @@ LOOKS_AT_A_NEW_CHAT = (
 )
 
 
+GOES_ELSEWHERE = """((sent) => window.isHolding && /"temporary"/.test(sent[1]) && !/"visit"/.test(sent[1]))"""
+
+
+def let_go(page: Page) -> None:
+    page.evaluate("() => window.letGo()")
+
+
+def hold_back(page: Page) -> None:
+    """From now on, where what fits was told with `isHolding`."""
+    page.evaluate("() => { window.isHolding = true; }")
+
+
+def wait_until_held(page: Page) -> None:
+    page.wait_for_function("() => window.letGo !== undefined")
+
+
+def visited(page: Page, site: Site, *names: str) -> list[str]:
+    """The chats that begin with these messages; the tab has been in one after the other."""
+    sessions = [site.service.create_session(sampling=SHORT).id for _ in names]
+    for session_id, name in zip(sessions, names, strict=True):
+        site.service.send(session_id, name).result(60)
+    page.goto(site.address(sessions[0]))
+    for session_id, name in zip(sessions[1:], names[1:], strict=True):
+        page.locator(f"#chats a[data-session='{session_id}']").click()
+        expect(page.get_by_role("article", name="You")).to_have_text(name)
+        page.wait_for_url(site.address(session_id))
+    return sessions
+
+
+def test_back_counts_although_a_fork_that_was_asked_for_before_is_there_first(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.add_init_script(HOLD_BACK % GOES_ELSEWHERE)
+    names = ["Back to this one.", "Fork this one."]
+    sessions = visited(page, site, *names)
+    fork, asked, goes_on = site.service.fork, threading.Event(), threading.Event()
+
+    def late(message_id: str) -> Any:
+        asked.set()
+        goes_on.wait(30)
+        return fork(message_id)
+
+    monkeypatch.setattr(site.service, "fork", late)
+    hold_back(page)
+    button(page, "Fork").click()
+    assert asked.wait(30)
+    page.evaluate("() => history.back()")
+    wait_until_held(page)
+    goes_on.set()
+    expect(page.locator("#notice")).to_contain_text("new chat")
+    let_go(page)
+    expect(page.get_by_role("article", name="You")).to_have_text(names[0])
+    assert session_in_address(page) == sessions[0]
+    page.go_forward()
+    expect(page.get_by_role("article", name="You")).to_have_text(names[1])
+    assert session_in_address(page) == sessions[1]
+
+
+def test_back_before_a_clicked_chat_is_there_leaves_that_one_out_of_the_history(page: Page, site: Site) -> None:
+    page.add_init_script(HOLD_BACK % GOES_ELSEWHERE)
+    names = [f"Station number {number}." for number in (1, 2, 3)]
+    sessions = visited(page, site, *names)
+    hold_back(page)
+    page.locator(f"#chats a[data-session='{sessions[0]}']").click()
+    wait_until_held(page)
+    page.evaluate("() => history.back()")
+    page.wait_for_url(site.address(sessions[1]))
+    let_go(page)
+    expect(page.get_by_role("article", name="You")).to_have_text(names[1])
+    page.go_forward()
+    expect(page.get_by_role("article", name="You")).to_have_text(names[2])
+    assert session_in_address(page) == sessions[2]
+
+
 @pytest.mark.parametrize("late", [LEADS_TO_THE_ADDRESS, LOOKS_AT_A_NEW_CHAT], ids=["move", "look"])
 def test_what_was_asked_first_and_is_answered_last_does_not_lead_away_from_where_the_person_went(
     page: Page, site: Site, tmp_path: Path, late: str
@@ -133,11 +207,11 @@ def test_what_was_asked_first_and_is_answered_last_does_not_lead_away_from_where
     site.service.purge(session.id)
     page.add_init_script(HOLD_BACK % late)
     page.goto(site.url)
-    page.wait_for_function("() => window.letGo !== undefined")
+    wait_until_held(page)
     page.locator("input[type=file]").set_input_files(file)
     expect(page.get_by_role("article", name="You")).to_have_text("Stay with this one.")
     with page.expect_response("**/queue/join*"):
-        page.evaluate("() => window.letGo()")
+        let_go(page)
     page.wait_for_timeout(1500)  # whatever comes of it has come
     expect(page.get_by_role("article", name="You")).to_have_text("Stay with this one.")
     assert session_in_address(page) == site.service.sessions()[0].id

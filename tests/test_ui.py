@@ -686,7 +686,7 @@ JSON_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2)
 )
 PLACES = st.dictionaries(
-    st.sampled_from(["session", "tip", "version", "shown", "visit", "message", "other"]), JSON_VALUES
+    st.sampled_from(["session", "tip", "version", "shown", "visit", "message", "asked", "other"]), JSON_VALUES
 )
 
 
@@ -706,6 +706,12 @@ def test_every_move_begins_a_new_visit() -> None:
     assert place.showing_more().visit == 2
     assert place.showing_more().num_shown > place.num_shown
     assert place.showing_more().at(None) == Place(visit=3)
+
+
+def test_every_move_tells_how_often_the_person_had_asked_to_go_elsewhere_by_then() -> None:
+    place = Place(asked=3)
+    assert [moved.asked for moved in (place.at("s1"), place.showing_more(), place.showing("m1", 3))] == [3, 3, 3]
+    assert Place.from_json(place.to_json()).asked == 3
 
 
 # ----------------------------------------------------------------------- tail

@@ -6,7 +6,7 @@ browser writes that. `Seen` is what the tab shows; only the follower writes that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chatcache.ui.sent import count, from_json, text, to_json
 from storage.records import ChatSession
@@ -22,8 +22,10 @@ MOST_MESSAGES_SHOWN = 100_000
 class Place:
     """The session a tab shows (None: a chat not yet begun), and how many of its messages.
 
-    `visit` grows with every move; the page follows a session anew when it changes. `is_temporary`: this chat, or the
-    one that begins here, is not stored. `message_id`: the message that the tab is led to; None: to the chat's end.
+    `visit` grows with every move; the page follows a session anew when it changes. `asked`: how often the person has
+    asked to go elsewhere, which the browser counts; by both it knows a move that was overtaken. `is_temporary`: this
+    chat, or the one that begins here, is not stored. `message_id`: the message that the tab is led to; None: to the
+    chat's end.
     """
 
     session_id: str | None = None
@@ -31,6 +33,7 @@ class Place:
     visit: int = 0
     is_temporary: bool = False
     message_id: str | None = None
+    asked: int = field(default=0, compare=False)
 
     @property
     def has_arrived(self) -> bool:
@@ -39,7 +42,7 @@ class Place:
 
     def at(self, session_id: str | None, *, is_temporary: bool = False) -> Place:
         """Another session, or the beginning of a new one."""
-        return Place(session_id=session_id, visit=self.visit + 1, is_temporary=is_temporary)
+        return Place(session_id=session_id, visit=self.visit + 1, is_temporary=is_temporary, asked=self.asked)
 
     def showing_more(self) -> Place:
         num_shown = self.num_shown + NUM_MESSAGES_SHOWN
@@ -58,6 +61,7 @@ class Place:
                 "visit": self.visit,
                 "temporary": self.is_temporary,
                 "message": self.message_id,
+                "asked": self.asked,
             }
         )
 
@@ -71,6 +75,7 @@ class Place:
             visit=count(data.get("visit"), default=0),
             is_temporary=data.get("temporary") is True,
             message_id=text(data.get("message")),
+            asked=count(data.get("asked"), default=0),
         )
 
 
