@@ -21,8 +21,8 @@
   // Of a temporary chat nothing is stored, here as little as on the server: its draft lives as long as the tab.
   const fleeting = new Map();
   let isTemporary = false;
-  const keepDraft = (key, text) => {
-    const stays = text.trim() && !isTemporary;
+  const keepDraft = (key, text, isFleeting = isTemporary) => {
+    const stays = text.trim() && !isFleeting;
     if (stays) fleeting.delete(key);
     else fleeting.set(key, text);
     const others = Object.entries(drafts()).filter(([name]) => name !== key);
@@ -34,7 +34,9 @@
     }
   };
   const draftOf = (key) => drafts()[key] ?? fleeting.get(key) ?? "";
-  chatcache.drafts = { chat: () => chat, get: draftOf, keep: keepDraft };
+  const isInBox = (key) => isShown && key === chat;
+  const get = (key) => (isInBox(key) ? chatcache.box().value : draftOf(key));
+  chatcache.drafts = { chat: () => chat, get, keep: keepDraft };
   const remember = () => {
     if (isShown) keepDraft(chat, chatcache.box().value);
   };
@@ -67,6 +69,17 @@
       if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
       if (isFirst && !message && document.activeElement === document.body) box.focus({ preventScroll: true });
     });
+  });
+  // What an action made of a chat's draft, wherever the person is by now. What was typed since stays, and so does a draft
+  // that was changed otherwise.
+  window.addEventListener("chatcache-draft", ({ detail: { session, begun, temporary, before, after } }) => {
+    const key = begun !== null && isInBox(begun) ? begun : (session ?? "");
+    const text = get(key);
+    if (!text.startsWith(before)) return;
+    const typedSince = text.slice(before.length);
+    const changed = before || !typedSince ? after + typedSince : `${after}\n\n${typedSince}`;
+    keepDraft(key, changed, temporary);
+    if (isInBox(key)) chatcache.setBox(changed);
   });
   window.addEventListener("pagehide", remember);
   const beginSending = () => {

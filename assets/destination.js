@@ -2,7 +2,8 @@
 // time to: of several clicks, however fast, the last one counts.
 const choose = (session, message = "", isTemporary = false) => {
   window.dispatchEvent(new Event("chatcache-asked"));
-  props.value = JSON.stringify({ session, message, temporary: isTemporary });
+  const draft = message && window.chatcache.drafts.get(session);
+  props.value = JSON.stringify({ session, message, temporary: isTemporary, draft });
   trigger("chosen");
 };
 const travel = () => choose(window.chatcache.addressed(), window.chatcache.addressed("message"));

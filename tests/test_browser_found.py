@@ -198,6 +198,25 @@ def test_a_hit_in_another_version_shows_that_version_and_the_way_back(page: Page
     assert site.service.messages(session_id) == before, "what was rolled back is rolled back still"
 
 
+def test_a_hit_from_another_chat_that_shows_again_what_was_rolled_back_takes_it_out_of_the_box(
+    page: Page, site: Site
+) -> None:
+    session_id = open_chat(page, site, SHORT, "Let us speak about birds.", "What does a lapwing really eat?")
+    box(page).fill("Mine.")
+    button(page, "Roll back").click()
+    expect(box(page)).to_have_value("What does a lapwing really eat?\n\nMine.")
+    button(page, "New chat").click()
+    expect(box(page)).to_have_value("")
+    box(page).fill("A draft elsewhere.")
+    find(page, "really").click()
+    expect(replies(page)).to_have_count(2)
+    expect(box(page)).to_have_value("Mine.")
+    page.goto(site.address(session_id))
+    expect(box(page)).to_have_value("Mine.")
+    page.goto(site.url)
+    expect(box(page)).to_have_value("A draft elsewhere.")
+
+
 def test_what_was_found_can_be_opened_in_another_tab(page: Page, site: Site) -> None:
     session_id, message_id = chat_with(site, "spoonbill", 100)
     page.goto(site.url)

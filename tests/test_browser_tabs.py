@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import SHORT, Site, box, button, open_chat, replies, say, session_in_address
+from browser import SHORT, Site, box, button, end_reply, open_chat, replies, say, session_in_address
 from playwright.sync_api import BrowserContext, Page, expect
 
 pytestmark = pytest.mark.browser
@@ -115,13 +115,14 @@ HOLD_BACK = """
 """
 """Of what the page asks, the first that fits goes out late."""
 
-LEADS_TO_THE_ADDRESS = """((sent) => sent[1] === '{"session":"","message":"","temporary":false}')"""
+LEADS_TO_THE_ADDRESS = """((sent) => sent[1] === '{"session":"","message":"","temporary":false,"draft":""}')"""
 LOOKS_AT_A_NEW_CHAT = (
     """((sent) => sent.length > 3 && JSON.parse(sent[0])?.visit === 1 && !JSON.parse(sent[0]).session)"""
 )
 
 
 GOES_ELSEWHERE = """((sent) => window.isHolding && /"temporary"/.test(sent[1]) && !/"visit"/.test(sent[1]))"""
+ACTS = """((sent) => window.isHolding && /"tip"/.test(sent[1]))"""
 
 
 def let_go(page: Page) -> None:
@@ -193,6 +194,58 @@ def test_back_before_a_clicked_chat_is_there_leaves_that_one_out_of_the_history(
     page.go_forward()
     expect(page.get_by_role("article", name="You")).to_have_text(names[2])
     assert session_in_address(page) == sessions[2]
+
+
+@pytest.mark.parametrize("asked", ["Send", "Send first", "Roll back"])
+def test_what_an_action_makes_of_a_draft_is_done_to_that_chats_own_wherever_the_person_is_by_then(
+    page: Page, site: Site, asked: str
+) -> None:
+    page.add_init_script(HOLD_BACK % ACTS)
+    other, there = visited(page, site, f"{asked}: the other one.", f"{asked}: this one.")
+    page.locator(f"#chats a[data-session='{other}']").click()
+    page.wait_for_url(site.address(other))
+    box(page).fill("A draft.")
+    if asked == "Send first":
+        there = ""
+        button(page, "New chat").click()
+        expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    else:
+        page.locator(f"#chats a[data-session='{there}']").click()
+        page.wait_for_url(site.address(there))
+    expect(box(page)).to_have_value("")
+    hold_back(page)
+    if asked == "Roll back":
+        button(page, "Roll back").click()
+    else:
+        say(page, "Goes out.")
+    wait_until_held(page)
+    page.evaluate("() => history.back()")
+    expect(box(page)).to_have_value("A draft.")
+    let_go(page)
+    drafts = {other: "A draft."} | ({there: f"{asked}: this one."} if asked == "Roll back" else {})
+    page.wait_for_function(
+        "(drafts) => Object.entries(JSON.parse(localStorage.getItem('chatcache-drafts'))).sort().toString() === drafts",
+        arg=",".join(f"{key},{draft}" for key, draft in sorted(drafts.items())),
+    )
+    expect(box(page)).to_have_value("A draft.")
+    assert session_in_address(page) == other
+    page.go_forward()
+    expect(box(page)).to_have_value(drafts.get(there, ""))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_is_typed_on_while_a_message_goes_out_stays(page: Page, site: Site, is_first: bool) -> None:
+    page.add_init_script(HOLD_BACK % ACTS)
+    page.goto(site.url if is_first else site.address(site.service.create_session(sampling=SHORT).id))
+    hold_back(page)
+    say(page, "Goes out.")
+    wait_until_held(page)
+    box(page).press_sequentially(" Typed on.")
+    let_go(page)
+    expect(box(page)).to_have_value(" Typed on.")
+    end_reply(site, session_in_address(page))
+    expect(page.get_by_role("article", name="You")).to_have_text("Goes out.")
+    expect(box(page)).to_have_value(" Typed on.")
 
 
 @pytest.mark.parametrize("late", [LEADS_TO_THE_ADDRESS, LOOKS_AT_A_NEW_CHAT], ids=["move", "look"])

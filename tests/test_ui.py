@@ -686,7 +686,7 @@ JSON_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2)
 )
 PLACES = st.dictionaries(
-    st.sampled_from(["session", "tip", "version", "shown", "visit", "message", "asked", "other"]), JSON_VALUES
+    st.sampled_from(["session", "tip", "version", "shown", "visit", "message", "asked", "draft", "other"]), JSON_VALUES
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from chatcache.errors import ChatCacheError, NotFoundError, SessionBusyError
-from chatcache.ui.draft import with_message, without_message
+from chatcache.ui.draft import DraftChange, with_message, without_message
 from chatcache.ui.file_actions import FileActions
 from chatcache.ui.finder import Finder
 from chatcache.ui.handlers import Handlers, Refusal, Updates, said_if_refused, told
@@ -58,9 +58,9 @@ class Actions(Handlers):
     # ------------------------------------------------------------ where the tab is
 
     @said_if_refused
-    def go_to(self, sent: object, sent_destination: object, sent_shelf: object, text: str = "") -> Updates:
+    def go_to(self, sent: object, sent_destination: object, sent_shelf: object) -> Updates:
         """Another chat: one that was clicked, perhaps at a message that was found, the one in the address, or a new
-        one. `text`: what is in the box."""
+        one."""
         place, destination = Place.from_json(sent), Destination.from_json(sent_destination)
         ticket = {self._page.ticket: _new_ticket()}
         if destination.session_id is None:
@@ -70,8 +70,8 @@ class Actions(Handlers):
         except NotFoundError:
             return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
         if destination.session_id is not None and destination.message_id is not None:
-            there, is_here = Place.from_json(moved[self._page.place]), destination.session_id == place.session_id
-            moved |= self._finder.lead(there, destination.message_id, text if is_here else "")
+            there = Place.from_json(moved[self._page.place])
+            moved |= self._finder.lead(there, destination.message_id, destination.draft)
         return moved | ticket
 
     # ------------------------------------------------------------------ the chat
@@ -83,7 +83,7 @@ class Actions(Handlers):
         if not text.strip():
             raise Refusal(self._texts.EMPTY_MESSAGE)
         place, seen = Place.from_json(sent), Seen.from_json(sent_seen)
-        done = {self._page.message: "", self._page.ticket: _new_ticket(), self._page.notice: ""}
+        done = {self._page.ticket: _new_ticket(), self._page.notice: ""}
         if place.session_id is None:
             return done | self._begin(place, ticket, text, *form)
         self._settings.keep(place, place.session_id, *form)
@@ -98,7 +98,7 @@ class Actions(Handlers):
             )
         except SessionBusyError:
             return {self._page.notice: render_notice(self._texts, Notice(self._texts.MESSAGE_WAITS, while_busy=True))}
-        return done
+        return done | self.redraft(DraftChange(place, before=text))
 
     def _begin(self, place: Place, ticket: str, text: str, *form: Any) -> Updates:
         """A new chat with its first message; where that is refused, no chat is left."""
@@ -111,7 +111,8 @@ class Actions(Handlers):
             if not place.is_temporary:
                 self._service.purge(session.id)
             raise
-        return {self._page.place: place.at(session.id, is_temporary=place.is_temporary).to_json()}
+        moved = {self._page.place: place.at(session.id, is_temporary=place.is_temporary).to_json()}
+        return moved | self.redraft(DraftChange(place, before=text, begun_id=session.id))
 
     @said_if_refused
     def stop(self, sent: object) -> Updates:
@@ -150,9 +151,8 @@ class Actions(Handlers):
         typed = click.text if typed is None else typed
         rollback = self._service.rollback(session_id)
         said = self._texts.rolled_back(rollback.num_undone_turns, is_before_typed=bool(typed.strip()))
-        return {self._page.message: with_message(rollback.prompt.text, typed)} | self.notify(
-            said, offer=self.undo("redo", rollback.undone.id)
-        )
+        change = DraftChange(click.place, click.text, with_message(rollback.prompt.text, typed))
+        return self.redraft(change) | self.notify(said, offer=self.undo("redo", rollback.undone.id))
 
     def _edit(self, click: _Click) -> Updates:
         """A message as it was written anew where it stands; what stood there stays as an alternative."""
@@ -185,7 +185,8 @@ class Actions(Handlers):
         if typed is None:
             return {self._page.notice: ""}
         below = self.undone_question(session_id)
-        return {self._page.message: typed if below is None else with_message(below.text, typed), self._page.notice: ""}
+        after = typed if below is None else with_message(below.text, typed)
+        return self.redraft(DraftChange(click.place, click.text, after)) | {self._page.notice: ""}
 
     def _fork(self, click: _Click) -> Updates:
         """A new chat that goes on from the reply that was clicked, its cache made ready from what there is; the one it
@@ -197,7 +198,7 @@ class Actions(Handlers):
     def _suggest(self, click: _Click) -> Updates:
         """A suggestion goes into the box, before whatever was being typed."""
         suggestion = dict(enumerate(self._texts.PROMPT_SUGGESTIONS))[int(click.target)]
-        return {self._page.message: with_message(suggestion, click.text)}
+        return self.redraft(DraftChange(click.place, click.text, with_message(suggestion, click.text)))
 
     # -------------------------------------------------------------- the session
 

@@ -53,7 +53,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
 
     # Where it goes is read when its turn has come: Gradio repeats the first click for the last one, but not its values.
     page.destination.chosen(
-        actions.go_to, [place, page.destination, page.shelf, message], changed, trigger_mode="always_last", **QUIET
+        actions.go_to, [place, page.destination, page.shelf], changed, trigger_mode="always_last", **QUIET
     )
     for button, is_temporary in ((page.new_chat, "false"), (page.new_temporary_chat, "true")):
         begin = f"() => {{ window.chatcache.go('', {is_temporary}); }}"
@@ -125,5 +125,5 @@ FOLLOWED = (
 )  # fmt: skip
 """What the follower writes."""
 
-CHANGED_BY_ACTIONS = ("place", "ticket", "message", "notice", "shelf", "rename_row", "new_title", "exported")
+CHANGED_BY_ACTIONS = ("place", "ticket", "draft", "notice", "shelf", "rename_row", "new_title", "exported")
 """What an action writes itself; everything else it does is seen by the follower."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chatcache.errors import ChatCacheError
-from chatcache.ui.draft import without_message
+from chatcache.ui.draft import DraftChange, without_message
 from chatcache.ui.handlers import Handlers, Updates
 from chatcache.ui.place import Place
 
@@ -32,7 +32,7 @@ class Finder(Handlers):
             shown = self._show(place, message_id, service.num_messages_below(session_id, message_id) or 0)
             if undone is not None and service.num_messages_below(session_id, undone.id) is not None:
                 typed = without_message(undone.text, text)
-                shown |= {self._page.message: typed} if typed is not None else {}
+                shown |= self.redraft(DraftChange(place, text, typed)) if typed is not None else {}
         except ChatCacheError:
             return {}
         offer = self.undo("return", session.tip_id) if session.tip_id is not None else None

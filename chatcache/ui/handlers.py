@@ -14,6 +14,7 @@ from chatcache.errors import ChatCacheError, InvalidInputError
 from chatcache.stats import Sampling
 from chatcache.ui.cache_panel import render_cache_panel
 from chatcache.ui.chat_figures import ChatFigures
+from chatcache.ui.draft import DraftChange
 from chatcache.ui.layout import Page
 from chatcache.ui.notice import Notice, Offer, render_notice
 from chatcache.ui.place import Place, Used
@@ -57,6 +58,9 @@ class Handlers:
             self._page.rename_row: gr.update(visible=False),
             self._page.notice: "",
         }
+
+    def redraft(self, change: DraftChange) -> Updates:
+        return {self._page.draft: change.to_json()}
 
     def say_deleted(self, session: ChatSession, *, is_temporary: bool, hides_found: bool = False) -> Updates:
         """Where a chat is now, and the way back. Whoever says it, the person reads one thing. `hides_found`: what was

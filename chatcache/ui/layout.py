@@ -33,6 +33,7 @@ class Page:
     seen: gr.HTML
     used: gr.HTML
     ticket: gr.HTML
+    draft: gr.HTML
     new_chat: gr.Button
     new_temporary_chat: gr.Button
     shelf: gr.HTML
@@ -99,6 +100,7 @@ def _lay_out_state() -> dict[str, Any]:
         "seen": gr.HTML(Seen().to_json(), html_template="", js_on_load=script("seen"), elem_id="seen"),
         "used": gr.HTML(Used().to_json(), html_template="", js_on_load=script("used"), elem_id="used"),
         "ticket": gr.HTML("", html_template="", js_on_load=None, elem_id="ticket"),
+        "draft": gr.HTML(None, html_template="", js_on_load=script("draft"), elem_id="draft"),
     }
 
 

@@ -82,20 +82,33 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where a person wants to go: to a session, and there perhaps to a message, or (None) to the beginning of a new
-    one, which is temporary or not."""
+    one, which is temporary or not. `draft`: what that session's message box holds, where a message is gone to."""
 
     session_id: str | None = None
     is_temporary: bool = False
     message_id: str | None = None
+    draft: str = ""
 
     def to_json(self) -> str:
-        return to_json({"session": self.session_id, "temporary": self.is_temporary, "message": self.message_id})
+        return to_json(
+            {
+                "session": self.session_id,
+                "temporary": self.is_temporary,
+                "message": self.message_id,
+                "draft": self.draft,
+            }
+        )
 
     @classmethod
     def from_json(cls, sent: object) -> Destination:
         """From what a browser sent; whatever is not understood takes its default."""
         data = from_json(sent)
-        return cls(text(data.get("session")), data.get("temporary") is True, text(data.get("message")))
+        return cls(
+            session_id=text(data.get("session")),
+            is_temporary=data.get("temporary") is True,
+            message_id=text(data.get("message")),
+            draft=text(data.get("draft")) or "",
+        )
 
 
 @dataclass(frozen=True, slots=True)
