@@ -9,7 +9,7 @@ const act = (detail) => {
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]");
   if (!button) return;
-  const { action, message = "" } = button.dataset;
+  const { action, message = "" } = window.chatcache.meant(event, "button[data-action]");
   if (action === "copy" || action === "copy-code") window.chatcache.copy(button);
   else if (action === "edit") window.chatcache.editor.begin(message);
   else if (action === "previous" || action === "next") window.chatcache.step(button, (step) => trigger("step", step));

@@ -7,6 +7,19 @@
     }
   }, true);
 
+  // Gradio paints a list that has changed into the nodes that stand there: between pressing and letting go, a button may
+  // become another one's. What was pressed is what was meant.
+  const toldBy = (node) => ({ ...node.dataset, href: node.href });
+  let pressed = null;
+  document.addEventListener("pointerdown", ({ target }) => {
+    const node = target.closest?.("[data-action], [data-session]");
+    pressed = node && { node, told: toldBy(node) };
+  }, true);
+  const meant = (event, selector) => {
+    const node = event.target.closest(selector);
+    return node && (event.detail && pressed?.node === node ? pressed.told : toldBy(node));
+  };
+
   // Where a button shows its icon only, pointing at it tells its name.
   document.addEventListener("pointerover", ({ target }) => {
     const button = target.closest?.("#session-tools .tool, #new-temporary-chat");
@@ -40,6 +53,7 @@
     prependToBox: (text) => setBox(box().value.trim() ? `${text}\n\n${box().value}` : text),
     isTouched: () => window.matchMedia("(pointer: coarse)").matches,
     sourceOf,
+    meant,
     addressed: (what = "session") => new URLSearchParams(window.location.search).get(what) ?? "",
     // What happened on the page alone, for the server to say in its words.
     tell: (action, message = "") => {

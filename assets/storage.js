@@ -3,10 +3,10 @@ let clicked = "";
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-action]:not([aria-disabled])");
   if (!button) return;
-  const action = button.dataset.action;
+  const { action, message = "" } = window.chatcache.meant(event, "button[data-action]");
   clicked = action;
   if (action === "verify") trigger("verify");
-  else trigger("act", { action, message: button.dataset.message ?? "" });
+  else trigger("act", { action, message });
   // Dropping all waits for replies that are being written.
   if (action === "drop-all") button.disabled = true;
 });

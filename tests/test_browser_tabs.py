@@ -75,6 +75,38 @@ def test_of_chats_that_are_clicked_quickly_the_last_one_is_shown(
     assert "session=" not in page.url
 
 
+def test_the_list_marks_the_chat_that_is_open_before_it_is_read_anew(page: Page, site: Site) -> None:
+    page.add_init_script(HOLD_BACK % "((sent) => window.isMarked && sent.length === 2 && sent[0].includes('zone'))")
+    there = site.service.create_session(title="There", sampling=SHORT)
+    open_chat(page, site, SHORT, "Here.")
+    here, link = chat_links(page, "Here.", "There")
+    expect(here).to_have_attribute("aria-current", "page")
+    page.evaluate("() => { window.isMarked = true; }")
+    link.click()
+    page.wait_for_function("() => window.letGo !== undefined")
+    expect(link).to_have_attribute("aria-current", "page")
+    expect(here).not_to_have_attribute("aria-current", "page")
+    page.evaluate("() => window.letGo()")
+    page.wait_for_url(site.address(there.id))
+
+
+def test_a_chat_that_was_pressed_is_opened_although_another_one_has_taken_its_place_in_the_list(
+    page: Page, site: Site
+) -> None:
+    last, meant = (site.service.create_session(sampling=SHORT).id for _ in range(2))
+    site.service.send(meant, "This one was meant.").result(60)
+    shown = open_chat(page, site, SHORT, "This one is shown.")
+    second = page.locator("#chats a[data-session]").nth(1)
+    expect(second).to_have_attribute("data-session", meant)
+    second.hover()
+    page.mouse.down()
+    site.service.send(last, "This one moves up.").result(60)
+    site.service.update_session(shown, title="Has the list read anew")
+    expect(second).to_have_attribute("data-session", last)
+    page.mouse.up()
+    expect(page.get_by_role("article", name="You")).to_have_text("This one was meant.")
+
+
 def test_back_pressed_twice_quickly_goes_back_twice_and_forward_leads_to_what_lay_between(
     page: Page, site: Site, slow: Callable[[], None]
 ) -> None:
@@ -203,7 +235,7 @@ def test_what_an_action_makes_of_a_draft_is_done_to_that_chats_own_wherever_the_
     page.add_init_script(HOLD_BACK % ACTS)
     other, there = visited(page, site, f"{asked}: the other one.", f"{asked}: this one.")
     page.locator(f"#chats a[data-session='{other}']").click()
-    page.wait_for_url(site.address(other))
+    expect(page.get_by_role("article", name="You")).to_have_text(f"{asked}: the other one.")
     box(page).fill("A draft.")
     if asked == "Send first":
         there = ""
@@ -211,7 +243,7 @@ def test_what_an_action_makes_of_a_draft_is_done_to_that_chats_own_wherever_the_
         expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
     else:
         page.locator(f"#chats a[data-session='{there}']").click()
-        page.wait_for_url(site.address(there))
+        expect(page.get_by_role("article", name="You")).to_have_text(f"{asked}: this one.")
     expect(box(page)).to_have_value("")
     hold_back(page)
     if asked == "Roll back":
@@ -231,6 +263,7 @@ def test_what_an_action_makes_of_a_draft_is_done_to_that_chats_own_wherever_the_
     assert session_in_address(page) == other
     page.go_forward()
     expect(box(page)).to_have_value(drafts.get(there, ""))
+    end_reply(site, site.service.sessions()[0].id)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -25,7 +25,6 @@ class Listed:
     """How a list is shown: which chat the tab is at, which are being answered, whether there are more, and in a search
     what was found of each chat, by its id."""
 
-    current_id: str | None = None
     busy_ids: Collection[str] = field(default_factory=frozenset)
     query: str = ""
     found: Mapping[str, FoundSession] = field(default_factory=dict)
@@ -101,7 +100,6 @@ def _entries(texts: Texts, sessions: Sequence[ChatSession], listed: Listed) -> s
 
 def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
     title, session_id = html.escape(session.title or texts.UNTITLED), html.escape(session.id)
-    current = ' aria-current="page"' if session.id == listed.current_id else ""
     marks = ""
     if session.id in listed.busy_ids:
         marks += f'<span class="pulse" role="img" aria-label="{texts.IS_ANSWERED}" title="{texts.IS_ANSWERED}"></span>'
@@ -114,7 +112,7 @@ def _link(texts: Texts, session: ChatSession, listed: Listed) -> str:
             address += html.escape("&" + urlencode([("message", found.message_id), *words]))
             message = f' data-message="{found.message_id}"'
     return (
-        f'<a href="{address}" data-session="{session_id}"{message}{current} title="{title}">'
+        f'<a href="{address}" data-session="{session_id}"{message} title="{title}">'
         f'<span class="name">{_with_number_apart(shown, session.title)}</span>{marks}{excerpt}</a>'
     )
 

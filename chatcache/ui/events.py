@@ -31,7 +31,7 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
     for something_changed in (seen.changed, page.shelf.changed, page.search.change):
         something_changed(
             lists.read,
-            [place, page.shelf, page.search],
+            [page.shelf, page.search],
             [page.chats, page.bin, page.notice],
             trigger_mode="always_last",
             **QUIET,

@@ -40,7 +40,7 @@ class ListActions(Handlers):
         }
 
     @said_if_refused
-    def read(self, sent: object, sent_shelf: object, query: str | None) -> Updates:
+    def read(self, sent_shelf: object, query: str | None) -> Updates:
         """The list as the shelf and the search box want it."""
         shelf, query = Shelf.from_json(sent_shelf), (query or "").strip()
         most = shelf.num_shown + 1
@@ -51,7 +51,6 @@ class ListActions(Handlers):
             found, listable = (), self._service.sessions(deleted=shelf.is_bin, limit=most)
         sessions = listable[: shelf.num_shown]
         listed = Listed(
-            current_id=Place.from_json(sent).session_id,
             busy_ids=self._service.busy_among(sessions),
             query=query,
             found={each.session.id: each for each in found},
