@@ -6,6 +6,7 @@ in `migration` and in `text_index` alone, so that another engine needs another `
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,9 @@ from storage.data_dir import ensure_private_file, lock_data_dir, unusable
 from storage.errors import DatabaseClosedError, DatabaseError, DataDirError, DiskFullError
 from storage.folding import fold
 from storage.migration import migrate, newest_revision, revision_of
-from storage.text_index import ensure_text_index, searched_text
+from storage.text_index import ensure_text_index, remake_text_index, renew_text_index, searched_text
+
+logger = logging.getLogger(__name__)
 
 DATABASE_NAME = "chats.db"
 BUSY_TIMEOUT_S = 30.0
@@ -64,10 +67,13 @@ class Database:
                 ensure_private_file(path)
                 engine = _make_engine(path)
                 on_error.callback(engine.dispose)
-                with engine.execution_options(begin_immediate=True).begin() as connection:
+                writing = engine.execution_options(begin_immediate=True)
+                with writing.begin() as connection:
                     migrate(connection, path)
-                with engine.execution_options(begin_immediate=True).begin() as connection:
+                with writing.begin() as connection:
                     has_text_index = ensure_text_index(connection)
+                if has_text_index:
+                    _renew_text_index(writing)
             except OSError as error:
                 raise unusable(data_dir, error) from error
             except DBAPIError as error:
@@ -153,6 +159,19 @@ class Database:
         self.close()
 
 
+def _renew_text_index(engine: Engine) -> None:
+    """A damaged index is made anew. A full disk keeps nobody out: the index stays as it is until the next start."""
+    try:
+        with engine.begin() as connection:
+            renew_text_index(connection)
+    except DBAPIError as error:
+        if _is_disk_full(error):
+            logger.warning("The disk is too full to bring the text index up to date")
+            return
+        with engine.begin() as connection:
+            remake_text_index(connection)
+
+
 def _make_engine(path: Path, *, reads_only: bool = False) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)), connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=8, max_overflow=-1
@@ -193,9 +212,13 @@ def _translated(verb: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        if _is_disk_full(error):
             raise DiskFullError(
                 "The disk is full; nothing was changed. Saved caches give way where there are any: "
                 "try again, or free some space."
             ) from error
         raise DatabaseError(f"The database could not be {verb}: {error.orig}. Nothing was changed.") from error
+
+
+def _is_disk_full(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

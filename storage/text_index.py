@@ -47,8 +47,7 @@ _TRIGGERS = {
 def ensure_text_index(connection: Connection) -> bool:
     """Have the index in this database, if its SQLite can; whether it has it. Does nothing where it is there already.
 
-    A database that was written by a SQLite without it (its triggers are off then) is indexed anew. Of an index of
-    another version all messages are due.
+    A database that was written by a SQLite without it (its triggers are off then) is indexed anew.
     """
     if connection.dialect.name != "sqlite":
         return False
@@ -60,15 +59,14 @@ def ensure_text_index(connection: Connection) -> bool:
         remake_text_index(connection)
         while are_texts_due(connection):
             index_due_texts(connection)
-        return True
-    try:
-        with connection.begin_nested():
-            forget_removed_texts(connection)
-            if connection.scalar(text("PRAGMA user_version")) != VERSION:
-                _have_all_due(connection)
-    except DBAPIError:
-        remake_text_index(connection)
     return True
+
+
+def renew_text_index(connection: Connection) -> None:
+    """Have an index that is there lose what was removed. Of one of another version all messages are due."""
+    forget_removed_texts(connection)
+    if connection.scalar(text("PRAGMA user_version")) != VERSION:
+        _have_all_due(connection)
 
 
 def remake_text_index(connection: Connection) -> None:

@@ -17,6 +17,7 @@ from examples import examples, few_quick
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import storage.database
 from storage import chat_search, text_index
 from storage.chat_search import MOST_TERMS, ChatSearch, terms_of
 from storage.chat_store import ChatStore
@@ -27,7 +28,7 @@ from storage.folding import fold
 from storage.migration import migration_config
 from storage.models import EPOCH
 from storage.records import BegunTurn, ChatSession, Message, MessageStatus, Role, SessionTree
-from storage.text_index import TABLE, are_texts_due, searched_text
+from storage.text_index import DUE, TABLE, are_texts_due, searched_text
 
 ME, OTHER = "me", "somebody else"
 
@@ -415,6 +416,38 @@ def test_an_index_that_an_older_version_made_is_brought_up_to_date_once(tmp_path
         check(database)
     with open_database(tmp_path) as database, database.read() as db:
         assert not are_texts_due(db.connection())
+
+
+def test_a_full_disk_keeps_nobody_from_a_database_whose_index_an_older_version_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_database(tmp_path) as database:
+        chat(ChatStore(database), "t", "a fox")
+        assert found(ChatStore(database), "fox") == ["t"]
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
+    names = [name for _, name, *_ in connection.execute("PRAGMA table_info(messages)") if name != "seq"]
+    values = ", ".join("id || number" if name == "id" else name for name in names)
+    with connection:
+        connection.execute(
+            "WITH RECURSIVE numbers(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 2000)"
+            f" INSERT INTO messages({', '.join(names)}) SELECT {values} FROM messages, numbers WHERE parent_id IS NULL"
+        )
+        connection.execute(f"DELETE FROM {DUE}")
+        connection.execute("PRAGMA user_version = 0")
+    connection.execute("VACUUM")  # so that what is due needs room that is not there
+    connection.close()
+    configure = storage.database.configure
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            storage.database, "configure", lambda engine, *pragmas: configure(engine, *pragmas, "max_page_count=1")
+        )
+        with open_database(tmp_path) as database:
+            assert found(ChatStore(database), "fox") == ["t"]
+    with open_database(tmp_path) as database:
+        assert found(ChatStore(database), "fox") == ["t"]
+        check(database)
+        with database.read() as db:
+            assert db.scalar(sa.text(f"SELECT count(*) FROM {TABLE}")) == 2002
 
 
 INDEX_OF_0003 = (
