@@ -191,7 +191,7 @@ def configure(engine: Engine, *pragmas: str) -> None:
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.create_function("fold", 1, _of_text(fold), deterministic=True)
         connection.create_function("searched_text", 2, _of_text(searched_text), deterministic=True)
-        # What is removed is overwritten, however SQLite was compiled.
+        # What is removed is overwritten, however SQLite was compiled; for the text index see `forget_removed_texts`.
         for pragma in ("foreign_keys=ON", "secure_delete=ON", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
 

@@ -110,7 +110,11 @@ def index_due_texts(connection: Connection) -> None:
 
 
 def forget_removed_texts(connection: Connection) -> None:
-    """Have the index lose the messages that are there no more; the others that changed can wait until it is asked."""
+    """Have the index lose the messages that are there no more; the others that changed can wait until it is asked.
+
+    Their texts are overwritten. Of their letters, three at a time, FTS5 only notes that they count no more; what it
+    wrote of them stays until it merges that with the rest.
+    """
     removed = f"SELECT seq FROM {DUE} WHERE seq NOT IN (SELECT seq FROM messages)"
     connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE rowid IN ({removed})")
     connection.exec_driver_sql(f"DELETE FROM {DUE} WHERE seq NOT IN (SELECT seq FROM messages)")
