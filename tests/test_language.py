@@ -101,3 +101,9 @@ def test_every_text_of_the_page_is_there_in_turkish() -> None:
             assert theirs.keys() == ours.keys(), name
         elif isinstance(ours, (list, tuple)):
             assert len(theirs) == len(ours), name
+
+
+def test_a_message_has_one_name_in_turkish() -> None:
+    said = [repr(value) for cls in Turkish.__mro__ if cls not in Texts.__mro__ for value in vars(cls).values()]
+    assert any("ileti" in each for each in said)
+    assert not [each for each in said if "mesaj" in each.lower()]

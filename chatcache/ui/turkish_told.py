@@ -59,7 +59,7 @@ class TurkishTold(TurkishRefusals):
             "boştaki {num_chats} sohbetin önbelleği diske taşındı, {num_unsaved} tanesi sonuna dek değil; orada "
             "sürdürülünce eksik olan yeniden hesaplanır."
         ),
-        Told.SPILLED_AHEAD: "boştaki {num_chats} sohbetin sıradaki mesajı için hazır duranlar bellekten çıktı.",
+        Told.SPILLED_AHEAD: "boştaki {num_chats} sohbetin sıradaki iletisi için hazır duranlar bellekten çıktı.",
         Told.SHORTENED: "yalnızca son tokenleri gören katmanlar, son turların gerektirdiği kadarını tutuyor.",
         Told.WAITS: "bu yanıt, bir başkası bitince sürer.",
         Told.RETRIED: "kullanılmayan bellek boşaltıldı, adım yineleniyor.",
