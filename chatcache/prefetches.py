@@ -64,12 +64,16 @@ class Prefetches:
         return False
 
     def end(self, key: SessionKey) -> None:
-        """The tokens that have come stay, and the next turn is told of them. Also where none is under way."""
+        """The tokens that have come stay, and the next turn is told of them; an empty cache does not. Also where none
+        is under way."""
         self._wanted.pop(key, None)
         restore = self._live.filling.pop(key, None)
         if restore is None:
             return
         restore.end()
+        if not restore.cache.num_tokens:
+            self._live.remove(key)
+            return
         self._live.settle(key)
         if restore.num_tokens:
             end = restore.cache.num_tokens

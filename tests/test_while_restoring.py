@@ -208,6 +208,17 @@ def test_dropping_a_cache_during_a_prefetch_ends_it(
         assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
 
 
+def test_a_prefetch_that_brings_nothing_leaves_no_cache_behind(
+    stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    with open_service(tiny_llama, tmp_path) as service:
+        service.drop_cache(stored_chat)
+        assert service.prefetch(stored_chat) == 0
+        live = runtime_of(service).parts.pool.live
+        assert (live.caches, live.forms, live.ahead, live.filling) == ({}, {}, set(), {})
+        assert send(service, stored_chat, "Three").stats.num_cached_tokens == 0
+
+
 def test_a_prefetch_ends_when_nobody_wants_it_and_goes_on_when_somebody_does_again(
     stored_chat: str, tiny_llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
