@@ -138,14 +138,24 @@ class ChatCaches(OwnedSessions):
 
     def _forget(self, session_ids: Set[str]) -> int:
         """Free the caches of chats in which no turn runs nor can begin. Returns the bytes of the disk freed."""
+        self._drop(session_ids)
+        return self._release(session_ids)
 
+    def _leave_memory(self, session_id: str) -> None:
+        """What was saved of the chat's cache is on disk, and nothing of it anywhere else. No turn runs nor can begin,
+        and it is no temporary chat."""
+        parts = self._runtime.loading.made
+        if parts is not None:
+            self._drop({session_id})
+            parts.persistence.flush()
+
+    def _drop(self, session_ids: Set[str]) -> None:
         def drop(parts: ModelParts) -> None:
             for session_id in session_ids:
                 parts.pool.drop(self._key(session_id))
 
         if self._runtime.loading.made is not None:  # before that nothing is in memory
             self._runtime.call(drop)
-        return self._release(session_ids)
 
     def _release(self, session_ids: Set[str] | None = None) -> int:
         """From the disk: by whoever writes there, so that nothing is on its way any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,8 +16,16 @@ from chatcache.stats import Sampling, checked_sampling
 from chatcache.store_errors import translated_store_errors
 from chatcache.text_input import clean_text, clean_title
 from storage.errors import RowNotFoundError
-from storage.records import ChatSession
-from storage.transfer import ImportedChat, ImportReport, export_json, export_markdown, import_chat, read_json
+from storage.records import ChatSession, Message, Role
+from storage.transfer import (
+    ImportedChat,
+    ImportOutcome,
+    ImportReport,
+    export_json,
+    export_markdown,
+    import_chat,
+    read_json,
+)
 
 
 class ChatSessions(ChatCaches):
@@ -118,22 +126,31 @@ class ChatSessions(ChatCaches):
             self._hold_stored(fork)
             return fork
 
-    def _hold_stored(self, fork: ChatSession) -> None:
-        """What is stored of a fork's beginning stays for its first turn, whatever becomes of the chat it is from, from
+    def _hold_stored(self, copy: ChatSession) -> None:
+        """What is stored of a copy's branches stays for it, whatever becomes of the chat that it was stored for, from
         when the model is there."""
-        form = self._starter.cache_form(fork)
+        form = self._starter.cache_form(copy)
         if not form.is_saved:
             return
 
         def hold(failure: BaseException | None) -> None:
-            # What cannot be had by now (the fork is gone, its template refuses it) the next turn says, if there is one.
-            with contextlib.suppress(ChatCacheError), self._exclusive(fork.id, deleted=True) as session:
-                if failure is None and session.tip_id == fork.tip_id:  # else a turn holds, or will hold, more
-                    ids = self._starter.fed_ids(session, self._store.branch(self._owner, session.id))
-                    key = self._key(session.id)
-                    self._runtime.call(lambda parts: parts.persistence.hold_stored(key, form.kind, ids))
+            # What cannot be had by now (the copy is gone, its template refuses it) the next turn says, if there is one.
+            with contextlib.suppress(ChatCacheError), self._exclusive(copy.id, deleted=True) as session:
+                if failure is None:
+                    fed_ids = [self._starter.fed_ids(session, branch) for branch in self._branches(session)]
+                    self._runtime.call(
+                        lambda parts: parts.persistence.hold_stored(self._key(session.id), form.kind, fed_ids)
+                    )
 
         self._runtime.loading.when_over(hold)
+
+    def _branches(self, session: ChatSession) -> Iterator[Sequence[Message]]:
+        """Down to each reply that nothing follows."""
+        messages = self._store.tree(self._owner, session.id).messages
+        followed = {message.parent_id for message in messages}
+        for end in messages:
+            if end.role is Role.ASSISTANT and end.id not in followed:
+                yield self._store.branch(self._owner, session.id, end.id)
 
     def export(self, session_id: str, format: Literal["json", "markdown"] = "json") -> str:
         """A chat as text: JSON with the whole tree, settings, times and ids; Markdown with the current branch.
@@ -165,7 +182,11 @@ class ChatSessions(ChatCaches):
                 if replace and self._has_session(session_id):
                     self._runtime.runner.stop_and_wait(session_id)
                     self._runtime.runner.save_pending(session_id)
+                    if not self._store.is_temporary(session_id):
+                        self._leave_memory(session_id)  # from where it would be saved again, for what takes its place
                 report = import_chat(self._store, self._owner, self._renewed(chat), replace=replace)
+            if report.outcome is ImportOutcome.REPLACED:
+                self._hold_stored(report.session)
         self._changed(report.session)
         return report
 

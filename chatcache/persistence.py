@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
@@ -208,11 +208,12 @@ class Persistence:
             self._writer.submit(self._write, pending)
         return problem is None
 
-    def hold_stored(self, key: SessionKey, kind: str, token_ids: Sequence[int]) -> None:
-        """Let the session, which has saved nothing yet, hold what is stored of a beginning of `token_ids` for caches of
-        this kind, after what is on its way there, in segments that hold nothing else."""
+    def hold_stored(self, key: SessionKey, kind: str, branches: Iterable[Sequence[int]]) -> None:
+        """Let the session, which has saved nothing yet, hold what is stored of a beginning of the ids of each of its
+        `branches` for caches of this kind, after what is on its way there, in segments that hold nothing else."""
         if self._forms.learn(kind) is not None:
-            self._writer.submit(self._hold_stored, key, StoredForm(kind), tuple(token_ids))
+            for ids in branches:
+                self._writer.submit(self._hold_stored, key, StoredForm(kind), tuple(ids))
 
     def num_saved(self, key: SessionKey, token_ids: Sequence[int], form: StoredForm | None = None) -> int:
         """How many leading tokens of `token_ids` are stored for caches of this form, or on their way there, in segments

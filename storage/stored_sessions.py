@@ -194,8 +194,8 @@ class StoredSessions(SessionPlaces):
             return insert_tree_as(db, owner, self._beside_temporary(tree))
 
     def replace_tree(self, owner: str, tree: SessionTree) -> tuple[ChatSession, bool]:
-        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids. What that held
-        of the stored segments the new one holds: most of it is the same chat's.
+        """As `insert_tree`, but in the place of the stored session, which goes to the bin under new ids, with its holds
+        on stored segments.
 
         Also returns whether there was one.
         """
@@ -209,10 +209,7 @@ class StoredSessions(SessionPlaces):
                 move_heads(db, existing.id, in_bin.id)
                 db.expunge(existing)
                 remove_session(db, existing.id)
-            session = insert_tree_as(db, owner, self._beside_temporary(tree))
-            if is_there:
-                move_heads(db, in_bin.id, session.id)
-            return session, is_there
+            return insert_tree_as(db, owner, self._beside_temporary(tree)), is_there
 
     def _change(self, owner: str, session_id: str, values: Mapping[str, Any]) -> ChatSession:
         with self._of_session(session_id).write() as db:

@@ -17,6 +17,8 @@ from chatcache.events import Reply
 from chatcache.loader import LoadedModel
 from chatcache.prefix import common_length
 from chatcache.prompt import PromptBuilder
+from chatcache.session_key import SessionKey
+from chatcache.stats import Sampling
 from storage.database import DATABASE_NAME
 from storage.models import pack_token_ids, unpack_token_ids
 from storage.segment_format import decode_segment
@@ -50,6 +52,12 @@ def remove(service: ChatService, *session_ids: str) -> None:
 
 def fed_ids(service: ChatService, session_id: str) -> tuple[int, ...]:
     return service._starter.fed_ids(service.get_session(session_id), service.messages(session_id))
+
+
+def fed_ids_to(service: ChatService, session_id: str, message_id: str) -> tuple[int, ...]:
+    """Of the branch that this message is on, down to its end."""
+    service.select(message_id)
+    return fed_ids(service, session_id)
 
 
 def stored_runs(data_dir: Path) -> list[tuple[int, tuple[int, ...]]]:
@@ -201,6 +209,34 @@ def test_a_fork_made_before_the_model_is_there_holds_what_is_stored_of_it_from_t
         assert send(service, kept, "Thank you").stats.num_cached_tokens == num_held
         service.drop_cache(kept)
     assert stored_runs(tmp_path) == []
+
+
+def test_what_a_file_took_the_place_of_leaves_nothing_behind_and_the_chat_resumes_on_all_its_branches(
+    tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    short = Sampling(temperature=0.0, max_new_tokens=3)  # of a longer reply no file would keep what is no text
+    with open_service(tiny_llama, tmp_path) as service:
+        chat = service.create_session(system_prompt=SYSTEM).id
+        for text in (OTHER, "Thank you"):
+            service.send(chat, text, short).result(TIMEOUT_S)
+        edited = service.edit(service.messages(chat)[2].id, "And cheese?", short).result(TIMEOUT_S)
+        ends = [service.messages(chat)[-1].id, service.alternatives(edited.message.parent_id)[0].id]
+        exported = service.export(chat)
+        send(service, chat, SECRET)
+        own = fed_ids(service, chat)
+        assert service.import_(exported, replace=True).notes == ()
+        others = [fed_ids_to(service, chat, end) for end in ends]
+        runtime_of(service).persistence.flush()
+        assert num_seen(tmp_path, own, *others) > 0
+        service.purge_bin()
+        assert num_seen(tmp_path, own, *others) == 0
+        other = SessionKey(LOCAL_OWNER, "another")
+        runtime_of(service).call(lambda parts: parts.pool.live.spill(other, None))  # what memory holds is saved
+    with open_service(tiny_llama, tmp_path) as service:
+        assert num_seen(tmp_path, own, *others) == 0
+        for end, ids in zip(ends, others, strict=True):
+            service.select(end)
+            assert send(service, chat, "Go on").stats.num_cached_tokens == len(ids) - 1
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["", "an older version began"])
