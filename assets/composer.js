@@ -73,7 +73,8 @@
   // What an action made of a chat's draft, wherever the person is by now. What was typed since stays, and so does a draft
   // that was changed otherwise.
   window.addEventListener("chatcache-draft", ({ detail: { session, begun, temporary, before, after } }) => {
-    const key = begun !== null && isInBox(begun) ? begun : (session ?? "");
+    const isBegun = begun !== null && isInBox(begun) && get(begun).startsWith(before);
+    const key = isBegun ? begun : (session ?? "");
     const text = get(key);
     if (!text.startsWith(before)) return;
     const typedSince = text.slice(before.length);

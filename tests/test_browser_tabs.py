@@ -281,6 +281,23 @@ def test_what_is_typed_on_while_a_message_goes_out_stays(page: Page, site: Site,
     expect(box(page)).to_have_value(" Typed on.")
 
 
+def test_a_first_message_that_has_gone_out_is_no_draft_although_something_was_clicked_meanwhile(
+    page: Page, site: Site
+) -> None:
+    page.add_init_script(HOLD_BACK % ACTS)
+    page.goto(site.url)
+    hold_back(page)
+    say(page, "Goes out.")
+    wait_until_held(page)
+    page.get_by_role("heading", name="Cache").click()
+    let_go(page)
+    expect(page.get_by_role("article", name="You")).to_have_text("Goes out.")
+    button(page, "New chat").click()
+    expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
+    expect(box(page)).to_have_value("")
+    end_reply(site, site.service.sessions()[0].id)
+
+
 @pytest.mark.parametrize("late", [LEADS_TO_THE_ADDRESS, LOOKS_AT_A_NEW_CHAT], ids=["move", "look"])
 def test_what_was_asked_first_and_is_answered_last_does_not_lead_away_from_where_the_person_went(
     page: Page, site: Site, tmp_path: Path, late: str
