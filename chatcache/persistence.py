@@ -274,7 +274,7 @@ class Persistence:
         for part in prefix.parts:
             end = part.start + part.num_tokens
             if part.has_state and end in pending.forgotten and end < len(pending.ids):
-                self._store.drop_state(part.key)
+                self._store.drop_state(part.key, pending.key.session_id)
         return refused
 
     def _hold_stored(self, key: SessionKey, form: StoredForm, ids: tuple[int, ...]) -> None:

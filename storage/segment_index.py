@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -235,6 +235,26 @@ def insert_segments(
             db.add(SegmentFileRow(segment_id=segment_id, kind=kind, num_bytes=written.num_bytes, digest=written.digest))
         parent_id = segment_id
     return parent_id
+
+
+def leads_to(db: DbSession, segment_id: int, ends: Set[int], num_states: int) -> bool:
+    """Whether one of `ends` lies below the segment, with fewer than `num_states` stored recurrent states between."""
+    state = and_(SegmentFileRow.segment_id == SegmentRow.id, SegmentFileRow.kind == FileKind.STATE)
+    children = select(SegmentRow.id, SegmentRow.parent_id, SegmentFileRow.segment_id).outerjoin(SegmentFileRow, state)
+    num_passed: dict[int | None, int] = {segment_id: 0}
+    here = [segment_id]
+    while here:
+        below: list[int] = []
+        for ids in in_batches(here):
+            for child_id, parent_id, state_of in db.execute(children.where(SegmentRow.parent_id.in_(ids))):
+                if child_id in ends:
+                    return True
+                num = num_passed[parent_id] + (state_of is not None)
+                if num < num_states and child_id not in num_passed:
+                    num_passed[child_id] = num
+                    below.append(child_id)
+        here = below
+    return False
 
 
 def remove_file_row(db: DbSession, segment_id: int, kind: FileKind) -> None:

@@ -39,6 +39,7 @@ from storage.segment_index import (
     find_file_sizes,
     find_files,
     find_known_keys,
+    leads_to,
     read_nodes,
     remove_file_row,
     remove_segments,
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
+
+NUM_STATES_OF_A_TURN = 2
+"""Before the end of a chat there are the one from which its last reply is written anew and the one from which its last
+message is."""
 
 
 class SegmentStore:
@@ -209,13 +214,20 @@ class SegmentStore:
             num_bytes = self._room.remove({self._folder.name(key, kind): size for key, kind, size in files})
             return num_bytes + self._room.remove_set_aside(theirs)
 
-    def drop_state(self, key: str) -> None:
-        """Remove the recurrent state stored after this segment, unless a chat ends there; its KV stays."""
+    def drop_state(self, key: str, session_id: str) -> None:
+        """Remove the recurrent state stored after this segment, for which the session has no use; its KV stays. It
+        stays as well where a chat ends there, or another one a turn later."""
         with self._lock:
             state = (SegmentRow.key == key, SegmentFileRow.kind == FileKind.STATE)
             with self._database.write() as db:
-                ends = {head.segment_id for head in read_heads(db)}
-                files = [file for file in find_files(db, *state) if file.segment_id not in ends]
+                heads = read_heads(db)
+                ends = {head.segment_id for head in heads}
+                others = {head.segment_id for head in heads if head.session_id != session_id}
+                files = [
+                    file
+                    for file in find_files(db, *state)
+                    if file.segment_id not in ends and not leads_to(db, file.segment_id, others, NUM_STATES_OF_A_TURN)
+                ]
                 for file in files:
                     remove_file_row(db, file.segment_id, file.kind)
             self._room.remove({self._folder.name(file.key, file.kind): file.written.num_bytes for file in files})

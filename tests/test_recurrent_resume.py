@@ -126,7 +126,7 @@ def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_la
     with open_service(loaded, tmp_path) as service:
         if who == "fork of an older version":
             monkeypatch.setattr(service, "_hold_stored", lambda _fork: None)
-        session_id = talk(service, 3)
+        session_id = origin_id = talk(service, 3)
         states = stored(service, FileKind.STATE)
         if who != "chat":
             session_id = service.fork(service.messages(session_id)[3].id).id
@@ -139,7 +139,7 @@ def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_la
         disk.wait_until_asked()
         segments = runtime_of(service).segments
         for name in states.values():
-            segments.drop_state(segments._folder.key(name))
+            segments.drop_state(segments._folder.key(name), origin_id)
         disk.allow_all()
         reply = turn.result(TIMEOUT_S)
         assert reply.stats.num_cached_tokens == num_held
@@ -148,6 +148,28 @@ def test_states_that_are_dropped_while_a_chat_is_restored_end_nothing_where_a_la
     with open_service(loaded, tmp_path / "fresh", cache="none") as service:
         other = talk(service, 3 if who == "chat" else 2)
         assert send(service, other, "Go on.").message.token_ids == reply.message.token_ids
+
+
+@pytest.mark.parametrize("has_turn", [False, True], ids=["no turn yet", "a turn"])
+def test_a_chat_that_goes_on_takes_no_state_from_a_fork_that_ended_where_it_was(
+    has_turn: bool, tiny_llama: LoadedModel, tmp_path: Path
+) -> None:
+    loaded = loaded_as("lfm2", tiny_llama)
+    with open_service(loaded, tmp_path) as service:
+        session_id = talk(service, 3)
+        fork = service.fork(service.messages(session_id)[-1].id)
+        if has_turn:
+            service.regenerate(fork.id, sampling=GREEDY).result(TIMEOUT_S)
+        for number in range(4):
+            send(service, session_id, f"Going on {number}")
+    with open_service(loaded, tmp_path) as service:
+        stats = service.regenerate(fork.id, sampling=GREEDY).result(TIMEOUT_S).stats
+        assert stats.num_computed_tokens == 1
+    with open_service(loaded, tmp_path) as service:
+        prompt, before = service.messages(fork.id)[-2], service.messages(fork.id)[:-2]
+        num_fed = len(service._starter.fed_ids(fork, before))
+        stats = service.edit(prompt.id, "Something else", GREEDY).result(TIMEOUT_S).stats
+        assert stats.num_cached_tokens == num_fed - 1
 
 
 @pytest.mark.parametrize(

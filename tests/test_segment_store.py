@@ -303,7 +303,8 @@ def test_a_recurrent_chat_is_restored_at_states_only(
 ) -> None:
     ids = list(range(12))
     first, second, third = cut(ids, 4, 8, 12)
-    store.save(recurrent, new_session(database), None, [with_state(first), second, with_state(third)])
+    session = new_session(database)
+    store.save(recurrent, session, None, [with_state(first), second, with_state(third)])
     assert store.lookup(recurrent, ids).num_tokens == 12
     assert store.lookup(recurrent, ids[:11]).num_tokens == 4
     assert store.lookup(recurrent, ids[:8]).num_tokens == 4
@@ -314,7 +315,7 @@ def test_a_recurrent_chat_is_restored_at_states_only(
     assert bytes(state["layers.1.state"].data) == kv(ids[8:12], 8, STATE_LAYOUT)["layers.1.state"]
 
     for part in prefix.parts:
-        store.drop_state(part.key)
+        store.drop_state(part.key, session)
     assert store.lookup(recurrent, ids[:11]).num_tokens == 0
     assert store.lookup(recurrent, ids).num_tokens == 12, "a chat ends there: its state stays"
 
