@@ -5,11 +5,14 @@
   const DRAFTS = "chatcache-drafts";
   const MAX_DRAFTS = 50;
   const MAX_FILE_BYTES = 256 * 1024;
+  const MOST_MS = 10000; // what has not been answered by then holds nothing back any more
 
   // ------------------------------------------------------------------ drafts
-  let chat = null; // null until the tab knows where it is, "" for a chat not yet begun
+  let chat = null; // whose draft this is: null until the tab knows where it is, "" for a chat not yet begun
   let isShown = false; // the box holds this chat's draft
-  let isSending = false;
+  let isUnderWay = false; // the person has asked for this chat, and the page is not there yet
+  let sending = null; // { key, text, isTemporary, isLeft, isDone, ending }: what has gone out and is not stored yet
+  let isWanted = false; // what is in the box is to be sent as soon as it can be
 
   const drafts = () => {
     try {
@@ -20,6 +23,7 @@
   };
   // Of a temporary chat nothing is stored, here as little as on the server: its draft lives as long as the tab.
   const fleeting = new Map();
+  const temporaryChats = new Set();
   let isTemporary = false;
   const keepDraft = (key, text, isFleeting = isTemporary) => {
     const stays = text.trim() && !isFleeting;
@@ -45,34 +49,64 @@
     if (!box || box.disabled) setTimeout(whenBoxIsOpen, 50, action);
     else action(box);
   };
-  window.addEventListener("chatcache-place", ({ detail: { session, temporary, message } }) => {
-    if (session === chat) {
-      isTemporary = temporary;
-      return remember();
-    }
-    const hasBegunHere = chat === "" && isSending;
+  // A message that is going out is no part of the draft that is left; it comes back there where it is refused.
+  const leaveBox = () => {
+    chatcache.editor.leave();
+    remember();
+    if (!isShown || !sending || sending.isLeft || sending.key !== chat) return;
+    const { value } = chatcache.box();
+    sending.isLeft = true;
+    if (value.startsWith(sending.text)) keepDraft(chat, value.slice(sending.text.length));
+  };
+  const showDraft = (session, temporary, whenShown = () => {}) => {
     const isFirst = chat === null;
-    if (hasBegunHere) keepDraft("", "");
-    else if (!isFirst) {
-      chatcache.editor.leave();
-      remember();
-    }
     chat = session;
     isTemporary = temporary;
-    isSending = false;
-    if (hasBegunHere) return;
     isShown = false;
     whenBoxIsOpen((box) => {
       if (chat !== session) return;
       isShown = true;
       const draft = draftOf(chat);
       if (!(isFirst && box.value) && draft !== box.value) chatcache.setBox(draft);
-      if (isFirst && !message && document.activeElement === document.body) box.focus({ preventScroll: true });
+      if (isFirst) whenShown(box);
     });
+  };
+  // The box is that of the chat that the person has asked for, from the click on; what is sent waits until the page is there.
+  window.addEventListener("chatcache-asked", ({ detail: { session, temporary } }) => {
+    if (chat === null) return;
+    isUnderWay = true;
+    if (session === chat && !sending) return;
+    isWanted = false;
+    leaveBox();
+    showDraft(session, temporary || temporaryChats.has(session));
+  });
+  window.addEventListener("chatcache-online", () => {
+    if (isUnderWay) chatcache.go(chat, isTemporary);
+  });
+  window.addEventListener("chatcache-place", ({ detail: { session, temporary, message } }) => {
+    const hasBegunHere = chat === "" && session && !isUnderWay && sending && !sending.isLeft;
+    isUnderWay = false;
+    if (temporary && session) temporaryChats.add(session);
+    if (session === chat || hasBegunHere) {
+      if (hasBegunHere) keepDraft("", "");
+      chat = session;
+      isTemporary = temporary;
+      remember();
+    } else {
+      if (chat !== null) leaveBox();
+      showDraft(session, temporary, (box) => {
+        if (!message && document.activeElement === document.body) box.focus({ preventScroll: true });
+      });
+    }
+    sendIfWanted();
   });
   // What an action made of a chat's draft, wherever the person is by now. What was typed since stays, and so does a draft
   // that was changed otherwise.
   window.addEventListener("chatcache-draft", ({ detail: { session, begun, temporary, before, after } }) => {
+    if (sending?.isLeft && sending.key === (session ?? "") && sending.text === before) {
+      sending.isDone = true;
+      return;
+    }
     const isBegun = begun !== null && isInBox(begun) && get(begun).startsWith(before);
     const key = isBegun ? begun : (session ?? "");
     const text = get(key);
@@ -83,17 +117,49 @@
     if (isInBox(key)) chatcache.setBox(changed);
   });
   window.addEventListener("pagehide", remember);
-  const beginSending = () => {
-    isSending = true;
-    if (chatcache.box().value.trim()) chatcache.scroll.toEnd();
+
+  // ------------------------------------------------------------------ sending
+  const hasEnded = () => {
+    if (!sending) return;
+    const { key, text, isLeft, isDone, ending, ...sent } = sending;
+    clearTimeout(ending);
+    sending = null;
+    if (isLeft) window.dispatchEvent(new Event("chatcache-elsewhere"));
+    if (isLeft && !isDone) {
+      const typed = get(key);
+      const both = typed.trim() ? `${text}\n\n${typed}` : text;
+      keepDraft(key, both, sent.isTemporary);
+      if (isInBox(key)) chatcache.setBox(both);
+    }
+    sendIfWanted();
   };
-  document.addEventListener("click", ({ target }) => {
-    isSending = false;
-    if (target.closest("#send")) beginSending();
+  window.addEventListener("chatcache-sent", hasEnded);
+  // Whether what is in the box may go out now. Where it may not yet, it goes out later; a second time, it does not.
+  const mayBeginSending = () => {
+    if (isUnderWay || sending) {
+      isWanted ||= isUnderWay || sending.isLeft;
+      return false;
+    }
+    isWanted = false;
+    const text = chatcache.box().value;
+    const ending = setTimeout(hasEnded, MOST_MS);
+    sending = { key: chat, text, isTemporary, isLeft: false, isDone: false, ending };
+    if (text.trim()) chatcache.scroll.toEnd();
+    return true;
+  };
+  const sendIfWanted = () => {
+    if (!isWanted || isUnderWay || sending) return;
+    isWanted = false;
+    const { box } = chatcache;
+    if (!isShown || !box().value.trim()) return;
+    // Not by its button: that is not there while the chat that was left is still shown and is being answered.
+    for (const kind of ["keydown", "keypress"]) {
+      box().dispatchEvent(new KeyboardEvent(kind, { key: "Enter", bubbles: true, cancelable: true }));
+    }
+  };
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#send") && !mayBeginSending()) event.stopImmediatePropagation();
   }, true);
-  window.addEventListener("popstate", () => {
-    isSending = false;
-  });
 
   // -------------------------------------------------------------------- keys
   const isBox = (element) => element === chatcache.box();
@@ -101,7 +167,10 @@
     document.addEventListener(kind, (event) => {
       if (!isBox(event.target) || event.key !== "Enter" || event.shiftKey) return;
       if (event.isComposing || event.keyCode === 229) event.stopImmediatePropagation();
-      else beginSending();
+      else if (kind === "keydown" && !mayBeginSending()) {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+      }
     }, true);
   }
   document.addEventListener("keydown", (event) => {

@@ -111,8 +111,9 @@ def cost_of_a_turn(page: Page, site: Site, num_turns: int) -> Cost:
 
 def test_a_token_sends_as_many_bytes_in_a_long_chat_as_in_a_short_one(page: Page, quick_site: Site) -> None:
     short, long, longest = (cost_of_a_turn(page, quick_site, num_turns) for num_turns in (1, 100, 500))
-    # A token is some ten bytes of text, more where it has to be escaped: below 30 nothing but the reply is sent.
-    assert max(cost.token_bytes for cost in (short, long, longest)) < 30, (short, long, longest)
+    # A token is some ten bytes of text, more where it has to be escaped; the list of chats is read every 15 seconds:
+    # below 40 nothing that grows with the chat is sent.
+    assert max(cost.token_bytes for cost in (short, long, longest)) < 40, (short, long, longest)
     assert longest.turn_bytes <= 1.2 * long.turn_bytes, (long, longest)
 
 

@@ -193,7 +193,11 @@ def test_the_panel_follows_a_reply_while_it_is_written_and_says_at_its_end_what_
     expect(panel.locator("polyline")).to_have_count(0)
 
 
-def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(page: Page, site: Site) -> None:
+def test_a_dropped_cache_is_gone_from_memory_and_disk_and_the_text_stays(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What others share with it would be read ahead, sooner or later, and told instead.
+    monkeypatch.setattr(site.service, "prefetch", lambda *_: 0)
     session_id = open_chat(page, site, SHORT, "About otters, please.")
     unfold(page, texts.STORAGE)
     expect(button(page, re.compile(rf"^{texts.STORAGE}"))).to_have_attribute("aria-expanded", "true")  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ import pytest
 from browser import SHORT, Site, box, button, end_reply, open_chat, replies, say, session_in_address
 from playwright.sync_api import BrowserContext, Page, expect
 
+from chatcache.errors import InvalidInputError
+
 pytestmark = pytest.mark.browser
 
 MOVED_ON = "moved on in another window"
@@ -296,6 +298,68 @@ def test_a_first_message_that_has_gone_out_is_no_draft_although_something_was_cl
     expect(page.get_by_role("heading", name="New chat", level=1)).to_be_visible()
     expect(box(page)).to_have_value("")
     end_reply(site, site.service.sessions()[0].id)
+
+
+def test_the_box_is_that_of_the_new_chat_from_the_click_on_and_what_is_sent_waits_for_it(
+    page: Page, site: Site
+) -> None:
+    page.add_init_script(HOLD_BACK % GOES_ELSEWHERE)
+    left = open_chat(page, site, SHORT, "This one is left.")
+    box(page).fill("Its draft.")
+    hold_back(page)
+    button(page, "New chat").click()
+    wait_until_held(page)
+    expect(box(page)).to_have_value("")
+    box(page).press_sequentially("Begins another one.")
+    box(page).press("Enter")
+    expect(box(page)).to_have_value("Begins another one.")
+    let_go(page)
+    expect(page.get_by_role("article", name="You")).to_have_text("Begins another one.")
+    expect(box(page)).to_have_value("")
+    end_reply(site, session_in_address(page))
+    assert [message.text for message in site.service.messages(left)[::2]] == ["This one is left."]
+    page.locator(f"#chats a[data-session='{left}']").click()
+    expect(box(page)).to_have_value("Its draft.")
+
+
+def test_a_message_sent_into_a_new_chat_while_the_one_before_goes_out_is_sent_after_it(page: Page, site: Site) -> None:
+    page.add_init_script(HOLD_BACK % ACTS)
+    page.goto(site.url)
+    hold_back(page)
+    say(page, "Goes out first.")
+    wait_until_held(page)
+    button(page, "New chat").click()
+    expect(box(page)).to_have_value("")
+    say(page, "Goes out second.")
+    let_go(page)
+    expect(page.get_by_role("article", name="You")).to_have_text("Goes out second.")
+    expect(box(page)).to_have_value("")
+    begun = [session.id for session in site.service.sessions()[:2]]
+    for session_id in begun:
+        end_reply(site, session_id)
+    said = {site.service.messages(session_id)[0].text for session_id in begun}
+    assert said == {"Goes out first.", "Goes out second."}
+    expect(page.get_by_role("list", name="Chats").get_by_role("link", name="Goes out first.")).to_be_visible()
+
+
+def test_a_first_message_that_is_refused_after_the_person_has_gone_on_comes_back_into_the_box(
+    page: Page, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.add_init_script(HOLD_BACK % ACTS)
+    page.goto(site.url)
+    hold_back(page)
+    say(page, "Is refused.")
+    wait_until_held(page)
+    button(page, "New chat").click()
+    expect(box(page)).to_have_value("")
+    box(page).fill("Typed since.")
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise InvalidInputError("No.")
+
+    monkeypatch.setattr(site.service, "send", refuse)
+    let_go(page)
+    expect(box(page)).to_have_value("Is refused.\n\nTyped since.")
 
 
 @pytest.mark.parametrize("late", [LEADS_TO_THE_ADDRESS, LOOKS_AT_A_NEW_CHAT], ids=["move", "look"])

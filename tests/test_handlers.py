@@ -27,10 +27,12 @@ from chatcache.ui.composer import Composer
 from chatcache.ui.follow import Follower
 from chatcache.ui.handlers import Updates
 from chatcache.ui.layout import Page, lay_out
+from chatcache.ui.list_actions import ListActions
 from chatcache.ui.panel_handlers import PanelHandlers
 from chatcache.ui.place import Destination, Place, Seen, Used
 from chatcache.ui.settings_form import FIELDS, Form, Loaded
 from chatcache.ui.settings_handlers import SettingsHandlers
+from chatcache.ui.shelf import Shelf
 from chatcache.ui.texts import ENGLISH as texts
 from chatcache.ui.turkish import TURKISH
 
@@ -75,6 +77,16 @@ def test_the_place_says_that_a_chat_is_temporary_however_it_was_reached(service:
         session = service.create_session(temporary=is_temporary)
         moved = actions.go_to(Place().to_json(), Destination(session.id).to_json(), "")
         assert Place.from_json(moved[page.place]) == Place(session.id, visit=1, is_temporary=is_temporary)
+
+
+def test_a_tab_that_cannot_go_where_it_wants_to_moves_to_where_it_is_and_says_why(
+    service: ChatService, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = Place().at(service.create_session().id), Destination(service.create_session().id)
+    monkeypatch.setattr(service, "is_temporary", failing(StorageError("x")))
+    stays = Actions(service, page, texts).go_to(here.to_json(), there.to_json(), "")
+    assert Place.from_json(stays[page.place]) == here.at(here.session_id)
+    assert told(page, stays)
 
 
 def go_to_found(service: ChatService, page: Page, session_id: str, message_id: str) -> tuple[Place, str]:
@@ -484,6 +496,15 @@ def test_what_a_new_chat_has_left_for_its_first_message_counts_template_and_syst
     assert painted(service, page, place, *typed)[page.used] == prompted
     assert settings.save(place.to_json(), *typed)[page.used] == prompted
     assert settings.reset(place.to_json(), *typed)[page.used] == prompted, "what was typed of the system prompt stays"
+
+
+def test_a_chat_that_was_restored_is_said_to_be_in_the_bin_no_more(service: ChatService, page: Page) -> None:
+    session = service.create_session()
+    deleted = Actions(service, page, texts).delete(Place().at(session.id).to_json())
+    assert texts.deleted(session.title) in told(page, deleted)
+    restore = gr.EventData(None, {"action": "restore", "message": session.id})
+    restored = ListActions(service, page, texts).act(deleted[page.place], Shelf(is_bin=True).to_json(), restore)
+    assert restored[page.notice] == ""
 
 
 @pytest.mark.parametrize("is_temporary", [True, False])

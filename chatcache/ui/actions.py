@@ -57,22 +57,27 @@ class Actions(Handlers):
 
     # ------------------------------------------------------------ where the tab is
 
-    @said_if_refused
     def go_to(self, sent: object, sent_destination: object, sent_shelf: object) -> Updates:
         """Another chat: one that was clicked, perhaps at a message that was found, the one in the address, or a new
-        one."""
+        one. Where that fails the tab moves to where it is: it has taken leave already, and waits."""
         place, destination = Place.from_json(sent), Destination.from_json(sent_destination)
-        ticket = {self._page.ticket: _new_ticket()}
-        if destination.session_id is None:
-            ticket |= self._back_to_chats(sent_shelf)
         try:
-            moved = self.go(place, destination.session_id, is_temporary=destination.is_temporary)
+            return self._go_to(place, destination, sent_shelf)
         except NotFoundError:
-            return self.go(place, None) | self.notify(self._texts.UNKNOWN_SESSION, is_error=True) | ticket
-        if destination.session_id is not None and destination.message_id is not None:
+            unknown = self.notify(self._texts.UNKNOWN_SESSION, is_error=True)
+            return self.go(place, None) | unknown | {self._page.ticket: _new_ticket()}
+        except Exception as error:
+            stays = place.at(place.session_id, is_temporary=place.is_temporary)
+            return {self._page.place: stays.to_json()} | self.refuse(error)
+
+    def _go_to(self, place: Place, destination: Destination, sent_shelf: object) -> Updates:
+        moved = self.go(place, destination.session_id, is_temporary=destination.is_temporary)
+        if destination.session_id is None:
+            moved |= self._back_to_chats(sent_shelf)
+        elif destination.message_id is not None:
             there = Place.from_json(moved[self._page.place])
             moved |= self._finder.lead(there, destination.message_id, destination.draft)
-        return moved | ticket
+        return moved | {self._page.ticket: _new_ticket()}
 
     # ------------------------------------------------------------------ the chat
 

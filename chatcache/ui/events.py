@@ -64,7 +64,8 @@ def bind(service: ChatService, page: Page, texts: Texts) -> None:
 
     on(page.chats.act, lists.act, place, page.shelf)
     on(page.bin.click, lists.turn, page.shelf)
-    on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
+    sent = on(partial(gr.on, [page.send.click, message.submit]), actions.send, place, seen, ticket, message, *form)
+    sent.then(None, js=SAY_SENT, show_progress="hidden", api_visibility="private")
     on(page.stop.click, actions.stop, place)
     on(page.transcript.act, actions.act, place, seen, ticket, message)
     # A step may be shown, and the next one asked for, before Gradio has heard that the handler has ended.
@@ -115,6 +116,9 @@ QUIET: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "
 
 SAY_CHANGED = "() => { window.dispatchEvent(new Event('chatcache-changed')); }"
 """Whoever changed what is in the message box, a person or an action: its draft is kept and its tokens are counted."""
+
+SAY_SENT = "() => { window.dispatchEvent(new Event('chatcache-sent')); }"
+"""A message has been stored or refused: the next one may go out."""
 
 SAY_IF_REFUSED = "(notice) => { if (notice?.includes('notice error')) window.chatcache.refused(); }"
 """After a step between versions: the notice says whether it was refused."""

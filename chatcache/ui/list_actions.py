@@ -81,7 +81,7 @@ class ListActions(Handlers):
     def _restore(self, place: Place, shelf: Shelf, session_id: str) -> Updates:
         self._service.undelete(session_id)
         left = self.go(place, session_id) if place.session_id == session_id else {}
-        return self._show(shelf.turned()) | left
+        return self._show(shelf.turned()) | {self._page.notice: ""} | left
 
     def _purge(self, place: Place, shelf: Shelf, target: str) -> Updates:
         """What the person was asked about, and only that, is removed."""
