@@ -121,15 +121,15 @@
   // ------------------------------------------------------------------ sending
   const hasEnded = () => {
     if (!sending) return;
-    const { key, text, isLeft, isDone, ending, ...sent } = sending;
-    clearTimeout(ending);
+    const ended = sending;
+    clearTimeout(ended.ending);
     sending = null;
-    if (isLeft) window.dispatchEvent(new Event("chatcache-elsewhere"));
-    if (isLeft && !isDone) {
-      const typed = get(key);
-      const both = typed.trim() ? `${text}\n\n${typed}` : text;
-      keepDraft(key, both, sent.isTemporary);
-      if (isInBox(key)) chatcache.setBox(both);
+    if (ended.isLeft) window.dispatchEvent(new Event("chatcache-elsewhere"));
+    if (ended.isLeft && !ended.isDone) {
+      const typed = get(ended.key);
+      const both = typed.trim() ? `${ended.text}\n\n${typed}` : ended.text;
+      keepDraft(ended.key, both, ended.isTemporary);
+      if (isInBox(ended.key)) chatcache.setBox(both);
     }
     sendIfWanted();
   };
